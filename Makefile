@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := data,flow,report,sim,ray
+.DEFAULT_GOAL := help
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 16
+
+.venv/core: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+.venv/dev: .venv/core
+	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]" --group dev
+	touch $@
+
+demo: .venv/core  ## follow points through the bundled clip, offline
+	$(BIN)/lpa-cwm track --world toy --grid 6 --out demo/overlay.mp4 --save demo/tracks.csv
+
+test: .venv/dev   ## the default suite: lint, types, layers, laws
+	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/dev  ## checks that take minutes
+	$(BIN)/python -m pytest -m slow
+
+format: .venv/dev ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean:           ## remove what the targets made
+	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis
+
+.PHONY: help demo test test-slow format clean

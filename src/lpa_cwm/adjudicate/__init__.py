@@ -1,0 +1,1 @@
+"""Who believes which candidate."""

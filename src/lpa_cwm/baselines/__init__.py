@@ -1,0 +1,1 @@
+"""Other trackers behind the `Tracker` interface."""

@@ -1,0 +1,37 @@
+"""The numbers of the method, each with its meaning; standard library only, so that `--help` stays instant."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+WorldName = Literal["toy"]
+MethodName = Literal["uniform", "apa", "lpa"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How responses become a point; the defaults are the paper's."""
+
+    masks: int = 10
+    """Masks, and so candidate responses, per query and target (M)."""
+    passes: int = 1
+    """Re-evaluations after the first localisation (R)."""
+    localise: Literal["windowed", "standard"] = "windowed"
+    """Suppress distant peaks before taking the maximum, or take it at once."""
+    reduce: Literal["mean", "sum"] = "mean"
+    """Channel reduction of the localisation map: the paper's mean, or the official code's sum."""
+    sharpness: float = 200.0
+    """Inverse temperature of the response distribution (beta)."""
+    windows: int = 2
+    """Updates of the windowed localisation."""
+    visible_from: float = 0.05
+    """Response strength from which a point counts as visible."""
+    zoom: float = 0.75
+    """Ratio of successive crop sides from the second re-evaluation on (eta)."""
+    mask_sharing: Literal["pair", "query"] = "pair"
+    """First masks shared by all queries of a frame pair, or drawn for each query."""
+    reevaluation: Literal["query", "pool", "joint"] = "query"
+    """Masks of the re-evaluation: edited for each query; chosen from one pool per pair; edited once for all queries."""
+    reveal: Literal["random", "raster"] = "random"
+    """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
+    batch: int = 16
+    """Queries whose responses are in memory at once."""

@@ -1,0 +1,1 @@
+"""Readers, generators and writers of video and motion data."""

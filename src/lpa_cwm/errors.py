@@ -1,0 +1,20 @@
+"""What goes wrong because of what the user gave, said in one sentence."""
+
+import importlib
+from types import ModuleType
+
+
+class InputError(ValueError):
+    """Input that cannot be used; the message says what was given, what was expected and what to do.
+
+    The command line prints it without a traceback and exits with code 2.
+    """
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise InputError(f'This needs {name}, which is not installed: pip install "lpa-cwm[{extra}]".') from error

@@ -1,0 +1,1 @@
+"""Prediction runs and their scores."""

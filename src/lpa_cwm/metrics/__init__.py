@@ -1,0 +1,1 @@
+"""Every measure of point tracks, with numpy alone."""

@@ -1,0 +1,1 @@
+"""World models: whatever answers `observe`, `imagine`, `intervene`."""
