@@ -1,0 +1,168 @@
+"""Pairwise tracking against a plain loop, and the rivals that need nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lpa_cwm import InputError
+from lpa_cwm.baselines.dis import Dis
+from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker
+from lpa_cwm.baselines.static import StaticPoint
+from lpa_cwm.baselines.table import RIVALS, rival
+from lpa_cwm.interfaces import Tracker
+from lpa_cwm.types import Clip, Queries
+
+HEIGHT, WIDTH, FRAMES = 20, 30, 6
+
+
+def numbered_clip():
+    """Frames whose pixels hold the frame's number, so that a stand-in flow knows which pair it is given."""
+    numbers = torch.arange(FRAMES, dtype=torch.uint8)
+    return Clip(numbers[:, None, None, None].expand(FRAMES, 3, HEIGHT, WIDTH).clone(), "numbered")
+
+
+def field(source, target):
+    """An arbitrary, uneven flow between two frames, with holes."""
+    random = np.random.default_rng(100 * int(source) + int(target))
+    flow = random.normal(0, 4, (2, HEIGHT, WIDTH)).astype(np.float32)
+    flow[:, random.random((HEIGHT, WIDTH)) < 0.05] = np.nan
+    return flow
+
+
+def stand_in(before, after):
+    pairs = zip(before[:, 0, 0, 0], after[:, 0, 0, 0], strict=True)
+    return torch.from_numpy(np.stack([field(source, target) for source, target in pairs]))
+
+
+def queries(count=40):
+    random = np.random.default_rng(0)
+    xy = (random.random((count, 2)) * (WIDTH, HEIGHT)).astype(np.float32)
+    return Queries(torch.from_numpy(xy), torch.from_numpy(random.integers(0, FRAMES, count)))
+
+
+def bilinear(image, x, y):
+    """Value at raster point (x, y), centres at the half, border repeated."""
+    u, v = min(max(x - 0.5, 0), WIDTH - 1), min(max(y - 0.5, 0), HEIGHT - 1)
+    i, j = min(int(u), WIDTH - 2), min(int(v), HEIGHT - 2)
+    a, b = u - i, v - j
+    top = (1 - a) * image[:, j, i] + a * image[:, j, i + 1]
+    bottom = (1 - a) * image[:, j + 1, i] + a * image[:, j + 1, i + 1]
+    return (1 - b) * top + b * bottom
+
+
+def plain(xy, source, target, limit):
+    """Endpoint, visibility and round-trip error of one query in one target."""
+    x, y = float(xy[0]), float(xy[1])
+    dx, dy = field(source, target)[:, int(y), int(x)]
+    ex, ey = x + dx, y + dy
+    if not (0 <= ex < WIDTH and 0 <= ey < HEIGHT):
+        return (ex, ey), False, math.inf
+    back = bilinear(field(target, source), ex, ey)
+    miss = math.hypot(dx + back[0], dy + back[1])
+    return (ex, ey), miss <= limit, miss
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+@pytest.mark.parametrize("limit", [6.0, 2.0])
+def test_equals_a_plain_loop(batch, limit):
+    asked = queries()
+    tracks = PairwiseTracker(stand_in, ForwardBackward(limit), batch=batch).track(numbered_clip(), asked)
+    assert tracks.strength is not None
+    for n in range(len(asked)):
+        source = int(asked.frame[n])
+        assert tracks.xy[n, :source].isnan().all()
+        assert not tracks.visible[n, :source].any()
+        assert tracks.xy[n, source].tolist() == asked.xy[n].tolist()
+        assert tracks.visible[n, source]
+        for target in range(source + 1, FRAMES):
+            xy, visible, miss = plain(asked.xy[n], source, target, limit)
+            np.testing.assert_allclose(tracks.xy[n, target], xy, rtol=1e-5, atol=1e-5)
+            assert bool(tracks.visible[n, target]) == visible
+            if math.isfinite(miss):
+                assert float(tracks.strength[n, target]) == pytest.approx(-miss, abs=1e-4)
+            else:
+                assert float(tracks.strength[n, target]) == -math.inf
+
+
+def test_strength_at_the_limit_reproduces_visibility():
+    tracks = PairwiseTracker(stand_in).track(numbered_clip(), queries())
+    assert tracks.strength is not None
+    assert torch.equal(tracks.visible, tracks.strength >= -6)
+
+
+def test_error_at_the_limit_is_visible_and_leaving_the_frame_is_not():
+    def shift(before, after):
+        forward = before[:, 0, 0, 0] < after[:, 0, 0, 0]
+        dx = torch.where(forward, 6.0, 0.0)[:, None, None].expand(-1, HEIGHT, WIDTH)
+        return torch.stack((dx, torch.zeros_like(dx)), dim=1)
+
+    asked = Queries(torch.tensor([[3.25, 4.5], [WIDTH - 6.0, 4.5]]), torch.tensor([0, 0]))
+    tracks = PairwiseTracker(shift).track(numbered_clip(), asked)
+    assert tracks.xy[0, 1].tolist() == [9.25, 4.5]
+    assert tracks.visible[0].all()
+    assert not tracks.visible[1, 1:].any()
+
+
+def test_a_flow_of_the_wrong_shape_is_refused():
+    tracker = PairwiseTracker(lambda before, after: torch.zeros(len(before), 2, HEIGHT // 2, WIDTH // 2))
+    with pytest.raises(InputError, match=r"\(4, 2, 10, 15\)"):
+        tracker.track(numbered_clip(), Queries(torch.tensor([[1.0, 1.0]]), torch.tensor([0])))
+
+
+@pytest.mark.parametrize("frame", [-1, FRAMES])
+def test_queries_in_frames_that_do_not_exist_are_refused(frame):
+    with pytest.raises(InputError, match="frames 0 to 5"):
+        StaticPoint().track(numbered_clip(), Queries(torch.tensor([[1.0, 1.0]]), torch.tensor([frame])))
+
+
+def test_static_points_stay():
+    asked = queries()
+    tracks = StaticPoint().track(numbered_clip(), asked)
+    for n, source in enumerate(asked.frame.tolist()):
+        assert tracks.xy[n, :source].isnan().all()
+        assert (tracks.xy[n, source:] == asked.xy[n]).all()
+        assert tracks.visible[n].tolist() == [t >= source for t in range(FRAMES)]
+
+
+@pytest.mark.parametrize("tracker", [StaticPoint(), PairwiseTracker(stand_in)])
+def test_no_queries_no_tracks(tracker):
+    tracks = tracker.track(numbered_clip(), Queries(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)))
+    assert tracks.xy.shape == (0, FRAMES, 2)
+
+
+def textured(shift_x, shift_y):
+    """A smooth random texture, moved by whole pixels."""
+    noise = torch.rand(1, 3, 40, 40, generator=torch.Generator().manual_seed(0)) * 255
+    smooth = torch.nn.functional.interpolate(noise, scale_factor=4, mode="bicubic").clamp(0, 255)[0].to(torch.uint8)
+    return smooth[:, 16 - shift_y : 144 - shift_y, 16 - shift_x : 144 - shift_x]
+
+
+def test_dis_follows_a_shift_in_the_right_direction():
+    pytest.importorskip("cv2")
+    frames = torch.stack([textured(0, 0), textured(5, -3)])
+    asked = Queries(torch.tensor([[40.25, 60.75], [70.0, 50.0]]), torch.tensor([0, 0]))
+    tracks = PairwiseTracker(Dis()).track(Clip(frames, "shift"), asked)
+    np.testing.assert_allclose(tracks.xy[:, 1] - asked.xy, [[5, -3]] * 2, atol=0.3)
+    assert tracks.visible.all()
+
+
+def test_every_rival_introduces_itself():
+    for name, entry in RIVALS.items():
+        assert entry.name == name
+        assert entry.what.endswith(".")
+        assert entry.licence
+        assert entry.source
+        lacking = entry.missing()
+        assert lacking is None or lacking.endswith(".")
+
+
+def test_rivals_that_need_nothing_load():
+    assert isinstance(rival("static").load(), Tracker)
+    assert isinstance(rival("dis").load(batch=2), Tracker)
+
+
+def test_unknown_rivals_are_named():
+    with pytest.raises(InputError, match="'rafft' is no known method; choose one of static, dis"):
+        rival("rafft")
