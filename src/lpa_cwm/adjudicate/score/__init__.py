@@ -1,0 +1,1 @@
+"""Score fields: the gradient of the log-density of images, which the analytic adjudicator compares with motion."""

@@ -1,0 +1,116 @@
+"""The ADM score field against the published layout and against outputs of the original network."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lpa_cwm.adjudicate.score import adm
+from lpa_cwm.adjudicate.score.noise import TIME, deviation
+from lpa_cwm.errors import InputError
+from lpa_cwm.interfaces import ScoreField
+
+SHARED = Path(__file__).parents[2] / "shared"
+GOLDEN = SHARED / "golden"
+
+
+def stored(path):
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside the repository")
+    return path
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(stored(GOLDEN / "adm_tiny.npz")) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+
+
+@pytest.fixture
+def tiny():
+    network = adm.UNet(channels=32, head=16)
+    network.load_state_dict(adm.published(stored(GOLDEN / "adm_tiny_fp16.pt"), network))
+    return network
+
+
+def test_layout_is_the_published_one():
+    published = json.loads(stored(SHARED / "facts" / "keys" / "adm256_uncond.json").read_text())
+    with torch.device("meta"):
+        network = adm.UNet()
+    assert {name: list(tensor.shape) for name, tensor in network.state_dict().items()} == published
+
+
+def test_parameter_count_is_the_published_one():
+    with torch.device("meta"):
+        network = adm.UNet()
+    assert sum(parameter.numel() for parameter in network.parameters()) == 552_814_086
+
+
+@pytest.mark.parametrize(("timestep", "name"), [(5.994, "out_t5_994"), (500.0, "out_t500")])
+def test_output_is_the_original_networks(tiny, golden, timestep, name):
+    with torch.no_grad():
+        torch.testing.assert_close(tiny(golden["x"], timestep), golden[name], rtol=1e-5, atol=3e-5)
+
+
+def test_score_is_the_predicted_noise_over_its_deviation(tiny, golden):
+    score = adm.AdmScore(tiny)(golden["x"])
+    torch.testing.assert_close(score, -golden["out_t5_994"][:, :3] / 0.0309474, rtol=1e-4, atol=1e-3)
+
+
+def test_batch_equals_single_frames(tiny, golden):
+    frames = torch.cat((golden["x"], golden["x"].flip(-1)))
+    score = adm.AdmScore(tiny)
+    torch.testing.assert_close(score(frames), torch.cat([score(frame[None]) for frame in frames]), rtol=1e-4, atol=1e-3)
+
+
+def test_half_precision_spares_normalisation_time_and_output(tiny, golden):
+    halved = adm.halve(tiny)
+    kinds = {name: parameter.dtype for name, parameter in halved.named_parameters()}
+    inner = [name for name in kinds if name.endswith((".in_layers.2.weight", ".qkv.weight", ".skip_connection.bias"))]
+    assert {kinds[name] for name in inner} == {torch.float16}
+    assert {kinds["time_embed.0.weight"], kinds["out.2.weight"], kinds["middle_block.1.norm.weight"]} == {torch.float32}
+    with torch.no_grad():
+        output = halved(golden["x"], 5.994)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, golden["out_t5_994"], rtol=0, atol=0.02)
+
+
+def test_is_a_score_field(tiny):
+    assert isinstance(adm.AdmScore(tiny), ScoreField)
+
+
+def test_deviation_is_that_of_the_variance_preserving_diffusion():
+    assert deviation(TIME) == pytest.approx(0.0309474, abs=1e-7)
+    steps = torch.linspace(0, TIME, 100_001, dtype=torch.float64)
+    kept = torch.exp(-torch.trapezoid(0.1 + 19.9 * steps, steps))
+    assert deviation(TIME) == pytest.approx(float((1 - kept).sqrt()), rel=1e-9)
+
+
+def test_absent_weights_are_explained(monkeypatch, tmp_path):
+    monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"256x256_diffusion_uncond\.pt.*2,211,383,297 bytes, sha256 a37c32ff"):
+        adm.load()
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(InputError, match="differs from the ADM layout in 565 tensors"):
+        adm.load(stored(GOLDEN / "adm_tiny_fp16.pt"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights"])
+def test_unreadable_weights_are_refused(tmp_path, content):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="not a state dict"):
+        adm.load(path)
+
+
+def test_missing_names_are_refused(tmp_path):
+    network = adm.UNet(channels=32, head=16)
+    state = network.state_dict()
+    del state["out.2.bias"]
+    torch.save(state, tmp_path / "weights.pt")
+    with pytest.raises(InputError, match=r"in 1 tensors, first out\.2\.bias"):
+        adm.published(tmp_path / "weights.pt", network)
