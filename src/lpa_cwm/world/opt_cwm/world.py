@@ -48,7 +48,7 @@ class OptCwm(nn.Module):
         self.patch = predictor.architecture.patch
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(IMAGENET_STD)[:, None, None], persistent=False)
-        self._last_source: tuple[Tensor, int, Tensor] | None = None
+        self._last_source: tuple[Tensor, Tensor] | None = None
 
     def compiled(self) -> "OptCwm":
         """The same world with both transformers compiled; the first call of each shape then takes minutes."""
@@ -69,12 +69,9 @@ class OptCwm(nn.Module):
         return self.predictor.embed((frame - self.mean) / self.std, place)
 
     def _source_tokens(self, source: Float[Tensor, "3 h w"]) -> Float[Tensor, "p d"]:
-        last = self._last_source
-        # The version counter grows when a tensor is written to in place.
-        if last is None or last[0] is not source or last[1] != source._version:
-            last = (source, source._version, self._tokens(source, 0))
-            self._last_source = last
-        return last[2]
+        if self._last_source is None or self._last_source[0] is not source:
+            self._last_source = source, self._tokens(source, 0)
+        return self._last_source[1]
 
     @torch.no_grad()
     def imagine(self, scene: Scene, hidden: Bool[Tensor, "m p"]) -> Factual:
