@@ -1,0 +1,151 @@
+"""A method's measures on a data set, video by video, and the file that carries them from scoring to reporting."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.metrics.cmc import COVERAGE, MOTION, cmc_from_counts, cmc_of
+from lpa_cwm.metrics.comparison import compare, shaped
+from lpa_cwm.metrics.measures import Measures
+from lpa_cwm.metrics.shapes import Bool, Float, Int
+from lpa_cwm.metrics.tapvid import Mode, tapvid_of, tapvid_tracks
+
+FORMAT = "lpa-cwm scores 1"
+
+SWEPT = ("coverage", "dca_avg", "shown_avg", "vis_ba", "of1")
+"""Measures followed while the visibility threshold moves."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The annotation of one video, in pixels of the 256 x 256 raster."""
+
+    xy: Float[np.ndarray, "n t 2"]
+    visible: Bool[np.ndarray, "n t"]
+    query_frame: Int[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a tracker says of one video, in pixels of the 256 x 256 raster; what is not finite is missing."""
+
+    xy: Float[np.ndarray, "n t 2"]
+    visible: Bool[np.ndarray, "n t"]
+    score: Float[np.ndarray, "n t"] | None = None
+    """The larger, the more visible; lets the threshold of visibility be swept."""
+    seconds: float | None = None
+    """Time that the whole video took."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The choices that make two tables comparable."""
+
+    mode: Mode = "first"
+    """Queries at the first visible frame, or strided through the clip."""
+    motion: float = MOTION
+    """Path, in pixels of the 256 raster, from which a track is dynamic (L_motion)."""
+    coverage: float = COVERAGE
+    """Share of its visible frames from which a track is complete (c)."""
+
+
+def measure(
+    prediction: Prediction, truth: Truth, protocol: Protocol | None = None, thresholds: Iterable[float] = ()
+) -> Measures:
+    """Every measure of one video; with a score, also CMC at each visibility threshold."""
+    protocol = protocol or Protocol()
+    comparison = compare(prediction.xy, prediction.visible, truth.xy, truth.visible, truth.query_frame)
+    own = cmc_of(comparison, protocol.motion, protocol.coverage).merged(tapvid_of(comparison, protocol.mode))
+    if prediction.seconds is not None:
+        asked = max(int(own.counts["frames"].sum()), 1)
+        own.values["latency"] = 1000 * prediction.seconds / asked
+    if prediction.score is None:
+        return own
+    score = shaped(np.asarray(prediction.score), comparison.visible.shape, "visibility scores")
+    swept = [cmc_of(comparison.shown_where(score >= level), protocol.motion, protocol.coverage) for level in thresholds]
+    return replace(own, sweep={name: [one[name] for one in swept] for name in SWEPT})
+
+
+def sweep_thresholds(scores: Iterable[ArrayLike], levels: int = 21) -> list[float]:
+    """Thresholds spaced by the share of points they hide, from none to nearly all, videos weighing alike."""
+    grid = np.linspace(0, 1, 101)
+    finite = (flat[np.isfinite(flat)] for flat in map(np.ravel, scores))
+    quantiles = [np.quantile(one, grid) for one in finite if one.size]
+    if not quantiles:
+        return []
+    return np.unique(np.quantile(np.concatenate(quantiles), np.linspace(0, 1, levels))).tolist()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Measures of one method on one data set."""
+
+    dataset: str
+    method: str
+    videos: dict[str, Measures]
+    protocol: Protocol = field(default_factory=Protocol)
+    manifest: str = ""
+    """Identity of the videos, tracks and frames that were scored; only scores of the same one are compared."""
+    thresholds: list[float] = field(default_factory=list)
+    """Visibility thresholds to which each video's sweep belongs."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Whatever else is to be known: configuration, versions, where the predictions are."""
+    reference: bool = False
+    """A trivial predictor, not a method."""
+
+    def column(self, name: str) -> Float[np.ndarray, "v"]:
+        """One measure of all videos, NaN where it is undefined."""
+        return np.array([video.values.get(name, np.nan) for video in self.videos.values()], dtype=np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        fields = {
+            name: getattr(self, name) for name in ("dataset", "method", "manifest", "thresholds", "notes", "reference")
+        }
+        videos = {name: video.to_dict() for name, video in self.videos.items()}
+        return fields | {"protocol": asdict(self.protocol), "videos": videos}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Scores":
+        """The inverse of `to_dict`."""
+        protocol = Protocol(**plain["protocol"])
+        videos = {name: _measures(video, protocol) for name, video in plain["videos"].items()}
+        return cls(**plain | {"protocol": protocol, "videos": videos})
+
+
+def _measures(plain: dict[str, Any], protocol: Protocol) -> Measures:
+    """One video's measures; those of its tracks follow from the counts."""
+    counts = {name: _numbers(column) for name, column in plain["counts"].items()}
+    tracks = cmc_from_counts(counts, protocol.motion, protocol.coverage).tracks | tapvid_tracks(counts)
+    values = {name: float(_numbers([value])[0]) for name, value in plain["values"].items()}
+    sweep = {name: _numbers(column).tolist() for name, column in plain["sweep"].items()}
+    return Measures(values, tracks, counts, sweep)
+
+
+def _numbers(values: Any) -> Float[np.ndarray, "*k n"]:
+    """None becomes NaN."""
+    return np.array(values, dtype=np.float64)
+
+
+def dump_scores(scores: Iterable[Scores]) -> str:
+    """The text of a score file: the method's scores first, then those of the trivial predictors."""
+    return json.dumps({"format": FORMAT, "scores": [one.to_dict() for one in scores]}, allow_nan=False)
+
+
+def load_scores(path: Path | str) -> list[Scores]:
+    """Read a score file."""
+    try:
+        plain = json.loads(Path(path).read_text())
+        if plain["format"] != FORMAT:
+            raise InputError(
+                f"{path} is of the format {plain['format']!r}; {FORMAT!r} was expected: score the run again."
+            )
+        return [Scores.from_dict(one) for one in plain["scores"]]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a score file ({error}); `lpa-cwm score` writes one.") from error
