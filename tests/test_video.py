@@ -87,6 +87,15 @@ def test_any_order_of_access_gives_the_same_frames(tmp_path, name):
         assert torch.equal(clip[index], in_order[index])
 
 
+def test_a_recording_cut_at_random_begins_with_its_first_whole_frame(tmp_path):
+    encode(tmp_path / "whole.ts", "libx264", options={"bf": "2", "g": "9"})
+    data = (tmp_path / "whole.ts").read_bytes()
+    (tmp_path / "cut.ts").write_bytes(data[188 * (len(data) // 188 // 2) :])
+    shown = [number_shown(frame) for frame in video.read(tmp_path / "cut.ts")]
+    assert 0 < shown[0] < 39
+    assert shown == list(range(shown[0], 40))
+
+
 def test_reading_on_does_not_decode_again(tmp_path, monkeypatch):
     encode(tmp_path / "clip.mp4", "libx264", options={"g": "10"})
     file = video.VideoFile(tmp_path / "clip.mp4")

@@ -100,8 +100,8 @@ class Table:
     """The frames of a file in the order they are shown, and where decoding can begin."""
 
     count: int
-    times: list[int] | None
-    """When each frame is shown, in the stream's units; None if the file does not tell."""
+    times: list[int]
+    """When each frame is shown, in the stream's units; empty if the file does not tell."""
     keys: list[int]
     """Numbers of the frames where decoding can begin; the first is 0."""
     seeks: list[int]
@@ -143,20 +143,27 @@ class VideoFile:
         """Decode from the first frame."""
         self._container.close()
         self._container, self._stream = _open(self._path)
-        self._follow(0, self._container.decode(self._stream))
+        self._follow(0, self._frames_from(0))
 
     def _go_to(self, nearest: int) -> None:
         """Decode from a key frame, or from the first one if seeking overshoots, as it may in files without an index."""
-        if nearest == 0 or self._table.times is None:
+        if nearest == 0:
             return self._restart()
         number = self._table.keys[nearest]
-        time = self._table.times[number]
         self._container.seek(self._table.seeks[nearest], stream=self._stream)
-        frames = dropwhile(lambda frame: frame.pts is None or frame.pts < time, self._container.decode(self._stream))
+        frames = self._frames_from(number)
         key = next(frames, None)
-        if key is None or key.pts != time:
+        if key is None or key.pts != self._table.times[number]:
             return self._restart()
         return self._follow(number, chain([key], frames))
+
+    def _frames_from(self, number: int) -> Iterator[VideoFrame]:
+        """Decode on, without the frames shown before `number`: after a seek their references may be missing."""
+        frames = self._container.decode(self._stream)
+        if not self._table.times:
+            return frames
+        start = self._table.times[number]
+        return dropwhile(lambda frame: frame.pts is None or frame.pts < start, frames)
 
     def _follow(self, number: int, frames: Iterator[VideoFrame]) -> None:
         self._next = number
@@ -164,7 +171,7 @@ class VideoFile:
 
     def _pixels(self, frame: VideoFrame, index: int) -> UInt8[Tensor, "3 h w"]:
         """RGB, upright; a frame lost by the decoder would shift all numbers after it, so the time is checked."""
-        if self._table.times is not None and frame.pts != self._table.times[index]:
+        if self._table.times and frame.pts != self._table.times[index]:
             raise self._damaged(f"a frame at or before number {index} is lost")
         self._size = self._size or (frame.width, frame.height)
         if self._size != (frame.width, frame.height):
@@ -204,7 +211,7 @@ def _table(container: InputContainer, stream: VideoStream) -> Table:
                 keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
     if stream.codec.name in UNSEEN_PACKETS or len(shown) < packets:
         container, stream = _open(Path(container.name))
-        return Table(sum(1 for _ in container.decode(stream)), None, [0], [0])
+        return Table(sum(1 for _ in container.decode(stream)), [], [0], [0])
     keys.sort()
     # What precedes the first key frame, as in a recording cut at random, cannot be decoded.
     times = sorted(time for time in shown if keys and time >= keys[0][0])
