@@ -1,7 +1,6 @@
 """The command line: parse, call one function, print one path."""
 
 import sys
-from typing import Annotated
 
 import tyro
 
@@ -11,11 +10,8 @@ from lpa_cwm.errors import InputError
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one verb; bad input ends in one sentence and exit code 2."""
-    verbs = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()]
-    union = verbs[0]
-    for verb in verbs[1:]:
-        union |= verb
-    command = tyro.cli(union, prog="lpa-cwm", description=__doc__, args=arguments)  # type: ignore[arg-type]
+    verbs = {name: kind for name, kind in COMMANDS.items()}
+    command = tyro.extras.subcommand_cli_from_dict(verbs, prog="lpa-cwm", description=__doc__, args=arguments)
     try:
         command.run()
     except InputError as error:

@@ -29,7 +29,7 @@ class Method:
     """Ratio of successive crop sides from the second re-evaluation on (eta)."""
     mask_sharing: Literal["pair", "query"] = "pair"
     """First masks shared by all queries of a frame pair, or drawn for each query."""
-    reevaluation: Literal["query", "pool", "joint"] = "query"
+    reevaluation: Literal["query", "pool", "joint"] = "pool"
     """Masks of the re-evaluation: edited for each query; chosen from one pool per pair; edited once for all queries."""
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""

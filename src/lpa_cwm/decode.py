@@ -1,0 +1,81 @@
+"""From weighted responses to an endpoint: aggregation, distribution, localisation (Eq. 8-9)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from lpa_cwm.config import Method
+from lpa_cwm.geometry import pixel_centres
+from lpa_cwm.probe import magnitude, peak_of
+
+NARROWEST = 0.5
+"""Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
+
+
+def aggregate(response: Float[Tensor, "n m 3 h w"], weights: Float[Tensor, "n m"]) -> Float[Tensor, "n 3 h w"]:
+    """Weighted sum of signed responses."""
+    return einsum(response, weights, "n m c h w, n m -> n c h w")
+
+
+def reduce(response: Float[Tensor, "n 3 h w"], how: Literal["mean", "sum"]) -> Float[Tensor, "n h w"]:
+    """Localisation map; the paper's mean over channels, or the official code's sum."""
+    return magnitude(response) / (3 if how == "mean" else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A distribution over pixels, kept as unnormalised logarithms so that windows cannot underflow."""
+
+    logits: Float[Tensor, "n h w"]
+
+    def probability(self) -> Float[Tensor, "n h w"]:
+        return self.logits.flatten(1).softmax(1).view_as(self.logits)
+
+    def moments(self) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
+        """Mean point and root-mean-square distance from it."""
+        probability = self.probability()
+        rows, columns = probability.sum(2), probability.sum(1)
+        centres = pixel_centres((rows.shape[1], columns.shape[1]), rows.device).to(rows)
+        across, down = centres[0, :, 0], centres[:, 0, 1]
+        mean = torch.stack((columns @ across, rows @ down), dim=1)
+        variance = (columns * (across - mean[:, :1]) ** 2).sum(1) + (rows * (down - mean[:, 1:]) ** 2).sum(1)
+        return mean, variance.clamp(min=0).sqrt()
+
+    def windowed(self) -> "Distribution":
+        """One update: a Gaussian window around the mean, three spreads wide."""
+        mean, spread = self.moments()
+        width = 3 * spread.clamp(min=NARROWEST)
+        centres = pixel_centres((self.logits.shape[1], self.logits.shape[2]), mean.device).to(mean)
+        across = (centres[0, :, 0] - mean[:, :1]) ** 2
+        down = (centres[:, 0, 1] - mean[:, 1:]) ** 2
+        distance = down[:, :, None] + across[:, None, :]
+        return Distribution(self.logits - distance / (2 * width[:, None, None] ** 2))
+
+    def peak(self) -> Float[Tensor, "n 2"]:
+        """The centre of the most probable pixel."""
+        return peak_of(self.logits)
+
+
+def distribution(response: Float[Tensor, "n 3 h w"], method: Method) -> Distribution:
+    """Where an aggregated response says the point went."""
+    return Distribution(method.sharpness * reduce(response, method.reduce))
+
+
+def updates(start: Distribution, windows: int) -> Iterator[Distribution]:
+    """The distribution before and after each window."""
+    yield start
+    for _ in range(windows):
+        start = start.windowed()
+        yield start
+
+
+def localise(response: Float[Tensor, "n 3 h w"], method: Method) -> Float[Tensor, "n 2"]:
+    """The endpoint of an aggregated response, by the method's own localisation."""
+    windows = method.windows if method.localise == "windowed" else 0
+    *_, last = updates(distribution(response, method), windows)
+    return last.peak()

@@ -1,0 +1,104 @@
+"""Which target patches are hidden: nested random sets, sets around a point, and who uses which of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import patch_of
+from lpa_cwm.keys import Part, generator
+
+HIDDEN_SHARE = 0.9
+"""Of 1024 patches int(0.9 * 1024) = 921 are hidden."""
+
+
+def random_masks(count: int, patches: int, *identity: Part) -> Bool[Tensor, "count p"]:
+    """Keyed random masks, True where hidden; fewer masks are a prefix of more."""
+    orders = [torch.randperm(patches, generator=generator("mask", *identity, index)) for index in range(count)]
+    return torch.stack(orders) < int(HIDDEN_SHARE * patches)
+
+
+def neighbourhood(xy: Float[Tensor, "n 2"], size: int, patch: int) -> Bool[Tensor, "n p"]:
+    """The 3 x 3 patches around each point, clipped at the border."""
+    side = size // patch
+    axis = torch.arange(side, device=xy.device)
+    near = (axis - patch_of(xy, (size, size), patch)[..., None]).abs() <= 1
+    return (near[:, 1, :, None] & near[:, 0, None, :]).flatten(1)
+
+
+def hide(
+    masks: Bool[Tensor, "m p"], around: Bool[Tensor, "p"], reveal: Literal["random", "raster"], *identity: Part
+) -> Bool[Tensor, "m p"]:
+    """Hide `around` in every mask and reveal as many other patches, so that the number hidden stays the same.
+
+    `random` reveals hidden patches outside `around`; `raster` follows the official code, which reveals the first
+    hidden ones wherever they are.
+    """
+    edited = masks.clone()
+    if int(around.sum()) > int(masks[0].sum()):
+        raise InputError(
+            f"The endpoints' neighbourhoods cover {int(around.sum())} patches but a mask hides {int(masks[0].sum())}; "
+            "for so many queries use the pool re-evaluation."
+        )
+    for index, mask in enumerate(masks):
+        exposed = int((around & ~mask).sum())
+        if reveal == "raster":
+            chosen = mask.nonzero()[:exposed, 0]
+        else:
+            order = torch.randperm(len(mask), generator=generator("reveal", *identity, index)).to(mask.device)
+            chosen = order[(mask & ~around)[order]][:exposed]
+        edited[index] |= around
+        edited[index, chosen] = False
+    return edited
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Masks of one frame pair, and which queries look through which of them."""
+
+    hidden: Bool[Tensor, "k p"]
+    used: Bool[Tensor, "n k"]
+
+    def groups(self) -> Iterator[tuple[Int[Tensor, "masks"], Int[Tensor, "users"]]]:
+        """Masks that have the same users, with these users; each mask is imagined once."""
+        columns, member = torch.unique(self.used.T, dim=0, return_inverse=True)
+        for group, column in enumerate(columns):
+            if column.any():
+                yield (member == group).nonzero()[:, 0], column.nonzero()[:, 0]
+
+
+def shared(masks: Bool[Tensor, "k p"], queries: int) -> Plan:
+    """Every query looks through every mask."""
+    return Plan(masks, torch.ones(queries, len(masks), dtype=torch.bool))
+
+
+def separate(masks: list[Bool[Tensor, "m p"]]) -> Plan:
+    """Every query has masks of its own."""
+    owner = torch.arange(len(masks)).repeat_interleave(len(masks[0]))
+    return Plan(torch.cat(masks), owner == torch.arange(len(masks))[:, None])
+
+
+def pooled(around: Bool[Tensor, "n p"], count: int, *identity: Part) -> Plan:
+    """From one keyed sequence of masks each query takes the first `count` that hide its neighbourhood.
+
+    A random mask that happens to hide a neighbourhood has the same distribution as one edited to hide it, so this is
+    the per-query re-evaluation with its masks shared; and what a query gets does not depend on the other queries.
+    """
+    queries, patches = around.shape
+    rows: list[Tensor] = []
+    uses: list[Tensor] = []
+    missing = torch.full((queries,), count)
+    while missing.any():
+        order = torch.randperm(patches, generator=generator("mask", *identity, len(rows)))
+        hidden = order < int(HIDDEN_SHARE * patches)
+        use = (hidden | ~around).all(1) & (missing > 0)
+        missing = missing - use.long()
+        rows.append(hidden)
+        uses.append(use)
+    used = torch.stack(uses, dim=1)
+    wanted = used.any(0)
+    return Plan(torch.stack(rows)[wanted], used[:, wanted])
