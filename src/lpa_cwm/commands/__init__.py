@@ -2,6 +2,10 @@
 
 from typing import Protocol
 
+from lpa_cwm.commands.fetch import Fetch
+from lpa_cwm.commands.methods import Methods
+from lpa_cwm.commands.train import Train
+
 
 class Command(Protocol):
     """Options as fields, work in `run`."""
@@ -9,4 +13,8 @@ class Command(Protocol):
     def run(self) -> None: ...
 
 
-COMMANDS: dict[str, type[Command]] = {}
+COMMANDS: dict[str, type[Command]] = {
+    "fetch": Fetch,
+    "methods": Methods,
+    "train": Train,
+}
