@@ -8,19 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpa_cwm import metrics as metrics
+    from lpa_cwm.config import Method as Method
+    from lpa_cwm.data.video import read as read
+    from lpa_cwm.data.video import write as write
+    from lpa_cwm.errors import InputError as InputError
+    from lpa_cwm.hub import load as load
+    from lpa_cwm.types import Clip as Clip
+    from lpa_cwm.types import Grid as Grid
+    from lpa_cwm.types import Queries as Queries
+    from lpa_cwm.types import Tracks as Tracks
+
+    grid = Grid
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Clip": "types",
+    "Grid": "types",
     "InputError": "errors",
+    "Method": "config",
     "Queries": "types",
     "Tracks": "types",
+    "load": "hub",
     "metrics": "",
+    "read": "data.video",
+    "write": "data.video",
 }
+_ALIASES = {"grid": "Grid"}
+"""`grid(8)` reads as a verb; the type is `Grid`."""
 
 
 def __getattr__(name: str) -> Any:
+    name = _ALIASES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'lpa_cwm' has no attribute {name!r}")
     if not _HOMES[name]:
@@ -29,4 +48,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, *_ALIASES])

@@ -10,8 +10,7 @@ from lpa_cwm.errors import InputError
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one verb; bad input ends in one sentence and exit code 2."""
-    verbs = {name: kind for name, kind in COMMANDS.items()}
-    command = tyro.extras.subcommand_cli_from_dict(verbs, prog="lpa-cwm", description=__doc__, args=arguments)
+    command = tyro.extras.subcommand_cli_from_dict(dict(COMMANDS), prog="lpa-cwm", description=__doc__, args=arguments)
     try:
         command.run()
     except InputError as error:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WorldName = Literal["toy"]
-MethodName = Literal["uniform", "apa", "lpa"]
+WORLDS = ("toy",)
+METHODS = ("uniform", "apa", "lpa")
+SCORES = ("compact", "adm")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,11 @@ class WorldModel(Protocol):
     `(size / patch)` squared patches in raster order; points are in pixels of the source.
     """
 
-    size: int
-    patch: int
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def patch(self) -> int: ...
 
     def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Any:
         """Once per frame pair: the scene."""

@@ -16,7 +16,7 @@ from lpa_cwm.keys import Part
 from lpa_cwm.probe import Probe, effective, magnitude
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import look
-from lpa_cwm.types import Clip, Pair, Queries, Tracks
+from lpa_cwm.types import Clip, Grid, Pair, Queries, Tracks
 from lpa_cwm.world.masks import Plan, hide, neighbourhood, pooled, random_masks, separate, shared
 
 
@@ -71,9 +71,9 @@ class CwmTracker:
     quiet: bool = True
 
     @torch.inference_mode()
-    def track(self, clip: Clip, queries: Queries) -> Tracks:
+    def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Tracks in the clip's own pixels; nothing is tracked before a query's frame."""
-        check(clip, queries)
+        queries = checked(clip, queries)
         n, frames = len(queries), len(clip)
         xy = torch.full((n, frames, 2), torch.nan)
         extras = {name: torch.full((n, frames), torch.nan) for name in ("strength", "support", "spread")}
@@ -189,10 +189,12 @@ class CwmTracker:
         return (self.world.size // self.world.patch) ** 2
 
 
-def check(clip: Clip, queries: Queries) -> None:
-    """Refuse what cannot be tracked, with a sentence."""
+def checked(clip: Clip, queries: Queries | Grid) -> Queries:
+    """Queries that can be tracked; anything else is refused with a sentence."""
     if len(clip) < 2:
         raise InputError(f"The clip {clip.name} has {len(clip)} frame(s); tracking needs at least two.")
+    if isinstance(queries, Grid):
+        queries = queries.on(clip.hw)
     if len(queries) == 0:
         raise InputError("There are no points to follow; give at least one, for example 120,80@0.")
     height, width = clip.hw
@@ -206,6 +208,7 @@ def check(clip: Clip, queries: Queries) -> None:
                 f"The point {x:g},{y:g}@{frame} is not inside the frame of {clip.name}: "
                 f"x must be in [0, {width}) and y in [0, {height})."
             )
+    return queries
 
 
 def count_pairs(clip: Clip, queries: Queries) -> int:

@@ -3,13 +3,21 @@
 Axes: n queries or tracks, m candidates (masks), t frames, h w pixels, p patches. A point is `xy` as in `geometry`.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.geometry import HW
+from lpa_cwm.drawing import draw_tracks
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import written_aside
+from lpa_cwm.geometry import HW, pixel_centres, rescale
 
 
 @runtime_checkable
@@ -54,6 +62,22 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """Queries on a regular grid in the middle of equal cells of one frame, whatever the clip's size."""
+
+    side: int
+    frame: int = 0
+
+    def on(self, hw: HW) -> Queries:
+        """The grid's points in a clip of this size."""
+        if self.side < 1:
+            raise InputError(f"A grid of {self.side} points a side was asked for; give at least 1.")
+        cells = (self.side, self.side)
+        xy = rescale(pixel_centres(cells).flatten(0, 1), cells, hw)
+        return Queries(xy, torch.full((self.side**2,), self.frame))
+
+
+@dataclass(frozen=True, slots=True)
 class Tracks:
     """Where each point is in each frame and whether it can be seen; NaN and hidden before its query."""
 
@@ -65,6 +89,41 @@ class Tracks:
     """Effective number of candidates that were believed, exp of the weights' entropy."""
     spread: Float[Tensor, "n t"] | None = None
     """Root-mean-square spread of the final response distribution, in the clip's pixels."""
+
+    def save(self, path: Path | str) -> None:
+        """Write `.npz` (arrays by name) or `.csv` (a row per point and frame)."""
+        path = Path(path)
+        writers = {".npz": self.to_npz, ".csv": self.to_csv}
+        if path.suffix not in writers:
+            raise InputError(f"Cannot save tracks as {path.name!r}; the name must end in .csv or .npz.")
+        writers[path.suffix](path)
+
+    def to_npz(self, path: Path | str) -> None:
+        """All fields that are known, as arrays."""
+        with written_aside(path) as aside, aside.open("wb") as file:
+            arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in self.known().items()}
+            np.savez_compressed(file, **arrays)
+
+    def to_csv(self, path: Path | str) -> None:
+        """A row per point and frame from its query on."""
+        extras = {name: values for name, values in self.known().items() if name not in ("xy", "visible")}
+        with written_aside(path) as aside, aside.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["track", "frame", "x", "y", "visible", *extras])
+            for track, frame in (~self.xy[..., 0].isnan()).nonzero().tolist():
+                x, y = self.xy[track, frame].tolist()
+                more = [f"{values[track, frame].item():.4g}" for values in extras.values()]
+                table.writerow([track, frame, f"{x:.3f}", f"{y:.3f}", int(self.visible[track, frame]), *more])
+
+    def known(self) -> dict[str, Tensor]:
+        """The fields that are not None."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def overlay(self, clip: Clip, tail: int = 12) -> Iterator[UInt8[Tensor, "3 h w"]]:
+        """The clip's frames with the tracks drawn on them."""
+        for frame in range(len(clip)):
+            yield draw_tracks(clip[frame], self.xy[:, : frame + 1], self.visible[:, : frame + 1], tail=tail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
+from lpa_cwm.commands.track import Track
 from lpa_cwm.commands.train import Train
 
 
@@ -14,6 +15,7 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, type[Command]] = {
+    "track": Track,
     "fetch": Fetch,
     "methods": Methods,
     "train": Train,

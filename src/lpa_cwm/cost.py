@@ -1,0 +1,57 @@
+"""The price of a tracking job, told before it is paid."""
+
+from dataclasses import dataclass
+from math import comb
+
+from lpa_cwm.config import Method
+from lpa_cwm.types import Clip, Queries
+from lpa_cwm.world.masks import HIDDEN_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the world model is asked."""
+
+    pairs: int
+    """Frame pairs that are observed whole."""
+    targets: int
+    """(query, target) answers."""
+    factual: int
+    """Predictions shared by queries, about."""
+    counterfactual: int
+    """Predictions with a perturbed source."""
+
+
+def cost(clip: Clip, queries: Queries, method: Method) -> Cost:
+    """Count the work of `CwmTracker.track` without doing it."""
+    frames = queries.frame.tolist()
+    groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
+    targets = sum(count * later for count, later in groups)
+    factual = sum(later * factual_masks(count, method) for count, later in groups)
+    return Cost(
+        pairs=sum(later for _, later in groups),
+        targets=targets,
+        factual=round(factual),
+        counterfactual=targets * method.masks * (1 + method.passes),
+    )
+
+
+def factual_masks(queries: int, method: Method) -> float:
+    """Masks imagined for one frame pair in the first look and all re-evaluations."""
+    first = method.masks * (queries if method.mask_sharing == "query" else 1)
+    if method.passes == 0:
+        return first
+    again = {"query": queries * method.masks, "joint": method.masks, "pool": pool_size(queries, method.masks)}
+    return first + again[method.reevaluation] + (method.passes - 1) * queries * method.masks
+
+
+def pool_size(queries: int, masks: int) -> float:
+    """Expected number of masks that some query takes, for queries with independent interior neighbourhoods."""
+    fits = HIDDEN_SHARE**9
+    total, index, share = 0.0, 0, 1.0
+    while share > 1e-4 or index < masks:
+        needy = sum(comb(index, k) * fits**k * (1 - fits) ** (index - k) for k in range(min(masks, index + 1)))
+        share = 1 - (1 - fits * needy) ** queries
+        total += share
+        index += 1
+    return total

@@ -1,0 +1,85 @@
+"""From names to working parts: world models, adjudicators, trackers."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from lpa_cwm.adjudicate.analytic import Analytic
+from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.adjudicate.score import adm, compact
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.baselines.table import rival
+from lpa_cwm.config import METHODS, SCORES, WORLDS, Method
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import packaged_weights
+from lpa_cwm.interfaces import Adjudicator, ScoreField, Tracker, WorldModel
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.world.toy import ToyWorld
+
+LPA_FILE = "lpa.safetensors"
+
+
+def load(
+    method: str | Adjudicator = "uniform",
+    world: str | WorldModel = "toy",
+    numbers: Method | None = None,
+    *,
+    score: str = "compact",
+    weights: Path | str | None = None,
+    device: str = "cpu",
+    quiet: bool = True,
+) -> CwmTracker:
+    """A tracker from names, or from any world model with the three verbs and any callable as adjudicator."""
+    world = load_world(world) if isinstance(world, str) else world
+    method = load_adjudicator(method, score, weights) if isinstance(method, str) else method
+    return CwmTracker(world, method, numbers or Method(), device, quiet)
+
+
+def tracker(name: str, **settings: Any) -> Tracker:
+    """Any method by name, ours or a rival; `settings` are those of `load` or of the rival."""
+    return load(name, **settings) if name in METHODS else rival(name).load(**settings)
+
+
+def load_world(name: str) -> WorldModel:
+    """A world model by name."""
+    if name == "toy":
+        return ToyWorld(error=6.0, wrong=0.4)
+    raise InputError(f"{name!r} is no known world model; choose one of {', '.join(WORLDS)}.")
+
+
+def load_adjudicator(name: str, score: str = "compact", weights: Path | str | None = None) -> Adjudicator:
+    """An adjudicator by name."""
+    if name == "uniform":
+        return uniform
+    if name == "apa":
+        return Analytic(load_score(score))
+    if name == "lpa":
+        return load_learned(Path(weights) if weights else packaged_weights(LPA_FILE))
+    raise InputError(f"{name!r} is no known method; choose one of {', '.join(METHODS)}.")
+
+
+def load_score(name: str) -> ScoreField:
+    """A score field by name."""
+    fields = {"compact": compact.load, "adm": adm.load}
+    if name not in fields:
+        raise InputError(f"{name!r} is no known score field; choose one of {', '.join(SCORES)}.")
+    return fields[name]().eval()
+
+
+def load_learned(path: Path) -> Learned:
+    """LPA from a safetensors file that the training wrote."""
+    if not path.is_file():
+        raise InputError(
+            f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another method."
+        )
+    network = Learned()
+    try:
+        network.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise InputError(
+            f"{path} does not hold the weights of LPA ({reason}); give what the training wrote."
+        ) from error
+    return network.eval()
