@@ -107,7 +107,7 @@ def test_error_at_the_limit_is_visible_and_leaving_the_frame_is_not():
 
 def test_a_flow_of_the_wrong_shape_is_refused():
     tracker = PairwiseTracker(lambda before, after: torch.zeros(len(before), 2, HEIGHT // 2, WIDTH // 2))
-    with pytest.raises(InputError, match=r"\(4, 2, 10, 15\)"):
+    with pytest.raises(InputError, match=r"\(8, 2, 10, 15\)"):
         tracker.track(numbered_clip(), Queries(torch.tensor([[1.0, 1.0]]), torch.tensor([0])))
 
 

@@ -85,7 +85,8 @@ class PairwiseTracker:
         """Endpoint, visibility and strength in each target."""
         after = torch.stack([clip[target] for target in targets.tolist()])
         before = clip[source].expand_as(after)
-        forward, backward = self._dense(before, after), self._dense(after, before)
+        # Both directions in one call: an estimator may share what it knows of each frame.
+        forward, backward = self._dense(torch.cat((before, after)), torch.cat((after, before))).chunk(2)
         column, row = index_of(xy, clip.hw).unbind(-1)
         endpoint = xy + rearrange(forward[:, :, row, column], "b d n -> b n d")
         strength, visible = self.rule(forward, backward, xy, endpoint)

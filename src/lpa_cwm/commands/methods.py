@@ -1,0 +1,57 @@
+"""`lpa-cwm methods`: every method by name, and whether it can run here."""
+
+import json
+from dataclasses import dataclass
+from typing import TypedDict
+
+
+class Entry(TypedDict):
+    """One line of the list."""
+
+    name: str
+    what: str
+    licence: str
+    source: str
+    missing: str | None
+
+
+OURS = {
+    "uniform": "The world model's candidate responses, all believed alike.",
+    "apa": "Analytic adjudication: candidates weighed by a score field (appearance against motion).",
+    "lpa": "Learned adjudication: candidates weighed by a small set transformer.",
+}
+
+
+@dataclass(frozen=True)
+class Methods:
+    """List every method, ours and others': what it is, its licence, and what is missing where it cannot run."""
+
+    json: bool = False
+    """Print JSON instead of text."""
+
+    def run(self) -> None:
+        """Print the list."""
+        entries = listed()
+        if self.json:
+            print(json.dumps(entries, indent=2))
+            return
+        width = max(len(entry["name"]) for entry in entries)
+        for entry in entries:
+            state = "runs here" if entry["missing"] is None else f"cannot run here: {entry['missing']}"
+            print(f"{entry['name']:{width}}  {entry['what']}")
+            print(f"{'':{width}}  {entry['licence']}; {entry['source']}; {state}")
+
+
+def listed() -> list[Entry]:
+    """Our methods first, then the rivals."""
+    from lpa_cwm.baselines.table import RIVALS
+
+    ours = [
+        Entry(name=name, what=what, licence="Apache-2.0", source="built in", missing=None)
+        for name, what in OURS.items()
+    ]
+    rivals = [
+        Entry(name=rival.name, what=rival.what, licence=rival.licence, source=rival.source, missing=rival.missing())
+        for rival in RIVALS.values()
+    ]
+    return [*ours, *rivals]

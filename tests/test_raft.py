@@ -1,0 +1,168 @@
+"""RAFT: the published layout, plain references for its parts, and the published flow."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lpa_cwm import InputError
+from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftFlow, load_raft
+from lpa_cwm.baselines.raft.correlation import Pyramid
+from lpa_cwm.baselines.raft.update import Gru, upsample_convex
+from lpa_cwm.baselines.table import load
+from lpa_cwm.data.fetch import RAFT
+
+SHARED = Path(__file__).parents[2] / "shared"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared facts and golden files are not here")
+
+
+def rand(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def fetched(name):
+    try:
+        return RAFT.path(name)
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@needs_shared
+@pytest.mark.parametrize(("layout", "file"), [(SMALL, "raft_small"), (LARGE, "raft_large")])
+def test_names_and_shapes_are_the_published_ones(layout, file):
+    published = json.loads((SHARED / "facts" / "keys" / f"{file}.json").read_text())
+    ours = {name: list(tensor.shape) for name, tensor in Raft(layout).state_dict().items()}
+    # The published network registers the shortcut's norm twice.
+    assert ours == {name: shape for name, shape in published.items() if ".norm3." not in name}
+
+
+@pytest.mark.parametrize(("layout", "count"), [(SMALL, 990_162), (LARGE, 5_257_536), (SMURF, 5_254_656)])
+def test_parameter_counts(layout, count):
+    assert sum(parameter.numel() for parameter in Raft(layout).parameters()) == count
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["small", "sintel"])
+def test_flow_is_the_published_one(name):
+    golden = np.load(SHARED / "golden" / "raft_flow.npz")
+    first, second = (torch.from_numpy(golden[key]).permute(2, 0, 1) for key in ("frame0", "frame1"))
+    flow = RaftFlow(load_raft(fetched(f"raft-{name}.pth")), iterations=12)
+    both = flow(torch.stack((first, second)), torch.stack((second, first)))
+    for found, direction in zip(both, ("fwd", "bwd"), strict=True):
+        assert np.abs(found.numpy() - golden[f"raft_{name}_{direction}"]).max() < 1e-3
+
+
+def plain_window(volume, x, y, radius, order):
+    """Bilinear window of one map, zero outside, one point at a time."""
+    height, width = volume.shape
+
+    def at(i, j):
+        return float(volume[j, i]) if 0 <= i < width and 0 <= j < height else 0.0
+
+    values = {}
+    for dx in range(-radius, radius + 1):
+        for dy in range(-radius, radius + 1):
+            i, j = math.floor(x) + dx, math.floor(y) + dy
+            a, b = x - math.floor(x), y - math.floor(y)
+            top = (1 - a) * at(i, j) + a * at(i + 1, j)
+            values[dx, dy] = (1 - b) * top + b * ((1 - a) * at(i, j + 1) + a * at(i + 1, j + 1))
+    span = range(-radius, radius + 1)
+    pairs = [(dx, dy) for dx in span for dy in span] if order == "x first" else [(dx, dy) for dy in span for dx in span]
+    return [values[pair] for pair in pairs]
+
+
+@pytest.mark.parametrize("order", ["x first", "y first"])
+def test_look_up_equals_a_plain_loop(order):
+    batch, channels, height, width, radius = 2, 3, 8, 11, 2
+    source, target = rand(batch, channels, height, width), rand(batch, channels, height, width, seed=1)
+    # Cells around, beside and far off the map.
+    cell = rand(batch, 2, height, width, seed=2) * 8 + 4
+    cell[0, :, 0, 0], cell[0, :, 0, 1], cell[1, :, 2, 2] = torch.tensor([[1e4, -1e4], [3.0, 5.0], [-7.5, 2.0]])
+    found = Pyramid(source, target, radius).look_up(cell, order)
+    for b, row, column in [(0, 0, 0), (0, 0, 1), (1, 2, 2), (0, 7, 10), (1, 0, 0), (1, 5, 3), (0, 3, 7)]:
+        volume = (source[b, :, row, column, None, None] * target[b]).sum(0)[None, None] / math.sqrt(channels)
+        expected = []
+        for level in range(4):
+            x, y = (float(value) / 2**level for value in cell[b, :, row, column])
+            expected += plain_window(volume[0, 0], x, y, radius, order)
+            volume = F.avg_pool2d(volume, 2) if level < 3 else volume
+        torch.testing.assert_close(found[b, :, row, column], torch.tensor(expected), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("separable", [True, False])
+def test_gru_with_its_context_worked_out_equals_the_formula(separable):
+    gru = Gru(hidden=4, inputs=3 + 5, separable=separable)
+    hidden, context, motion = rand(2, 4, 6, 7).tanh(), rand(2, 3, 6, 7, seed=1), rand(2, 5, 6, 7, seed=2)
+    expected, inputs = hidden, torch.cat((context, motion), dim=1)
+    for suffix, kernel in gru.kernels.items():
+        z, r, q = (gru.get_submodule(f"conv{gate}{suffix}") for gate in "zrq")
+        pad = (kernel[1] // 2, kernel[1] // 2, kernel[0] // 2, kernel[0] // 2)
+        joined = F.pad(torch.cat((expected, inputs), dim=1), pad)
+        update, reset = z(joined).sigmoid(), r(joined).sigmoid()
+        proposal = q(F.pad(torch.cat((reset * expected, inputs), dim=1), pad)).tanh()
+        expected = (1 - update) * expected + update * proposal
+    torch.testing.assert_close(gru.begin(context)(hidden, motion), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_convex_upsampling_equals_a_plain_loop():
+    flow, mask = rand(1, 2, 3, 4), rand(1, 576, 3, 4, seed=1)
+    found = upsample_convex(flow, mask)
+    padded = F.pad(8 * flow, [1, 1, 1, 1])[0]
+    for y in range(24):
+        for x in range(32):
+            row, column = y // 8, x // 8
+            logits = mask[0, :, row, column].view(9, 8, 8)[:, y % 8, x % 8]
+            around = padded[:, row : row + 3, column : column + 3].reshape(2, 9)
+            expected = (logits.softmax(0) * around).sum(1)
+            torch.testing.assert_close(found[0, :, y, x], expected, atol=1e-5, rtol=1e-5)
+
+
+def untrained(layout=SMALL):
+    torch.manual_seed(0)
+    return RaftFlow(Raft(layout), iterations=3)
+
+
+def frames(*shape, seed=0):
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_pairs_do_not_depend_on_their_batch():
+    flow, some = untrained(), frames(3, 3, 64, 72)
+    before, after = some[[0, 1, 0, 2]], some[[1, 0, 2, 0]]
+    alone = torch.cat([flow(before[i : i + 1], after[i : i + 1]) for i in range(4)])
+    torch.testing.assert_close(flow(before, after), alone, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("hw", [(64, 64), (61, 75), (20, 130)])
+@pytest.mark.parametrize("layout", [SMALL, LARGE, SMURF])
+def test_frames_of_any_size(layout, hw):
+    flow = untrained(layout)(frames(1, 3, *hw), frames(1, 3, *hw, seed=1))
+    assert flow.shape == (1, 2, *hw)
+    assert flow.isfinite().all()
+
+
+def test_files_with_the_wrapper_s_prefix_and_the_doubled_norm_load(tmp_path):
+    network = untrained(LARGE).network
+    state = {f"module.{name}": tensor for name, tensor in network.state_dict().items()}
+    state["module.cnet.layer2.0.norm3.weight"] = state["module.cnet.layer2.0.downsample.1.weight"]
+    torch.save(state, tmp_path / "raft-things.pth")
+    loaded = load(f"raft:{tmp_path / 'raft-things.pth'}").flow.network
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        load_raft(tmp_path / "none.pth")
+    (tmp_path / "text.pth").write_text("hello")
+    with pytest.raises(InputError, match="not a file of named tensors"):
+        load_raft(tmp_path / "text.pth")
+    state = untrained(LARGE).network.state_dict()
+    del state["fnet.conv1.bias"]
+    torch.save(state, tmp_path / "less.pth")
+    with pytest.raises(InputError, match=r"1 tensors differ, first fnet.conv1.bias \(absent instead of \(64,\)\)"):
+        load_raft(tmp_path / "less.pth")
