@@ -17,6 +17,7 @@ from lpa_cwm.metrics.scores import (
     measure,
     sweep_thresholds,
 )
+from lpa_cwm.metrics.summary import Difference, Estimate, curve, difference, summarise
 from lpa_cwm.metrics.tapvid import tapvid
 from lpa_cwm.metrics.trivial import TRIVIAL
 
@@ -24,6 +25,8 @@ __all__ = [
     "METRICS",
     "THRESHOLDS",
     "TRIVIAL",
+    "Difference",
+    "Estimate",
     "Measures",
     "Metric",
     "Prediction",
@@ -31,9 +34,12 @@ __all__ = [
     "Scores",
     "Truth",
     "cmc",
+    "curve",
+    "difference",
     "dump_scores",
     "load_scores",
     "measure",
+    "summarise",
     "sweep_thresholds",
     "tapvid",
 ]

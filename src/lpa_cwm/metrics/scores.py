@@ -74,12 +74,12 @@ def measure(
 
 def sweep_thresholds(scores: Iterable[ArrayLike], levels: int = 21) -> list[float]:
     """Thresholds spaced by the share of points they hide, from none to nearly all, videos weighing alike."""
-    grid = np.linspace(0, 1, 101)
     finite = (flat[np.isfinite(flat)] for flat in map(np.ravel, scores))
-    quantiles = [np.quantile(one, grid) for one in finite if one.size]
+    quantiles = [np.quantile(one, np.linspace(0, 1, 101), method="nearest") for one in finite if one.size]
     if not quantiles:
         return []
-    return np.unique(np.quantile(np.concatenate(quantiles), np.linspace(0, 1, levels))).tolist()
+    together = np.concatenate(quantiles)
+    return np.unique(np.quantile(together, np.linspace(0, 1, levels), method="nearest")).tolist()
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,21 @@ class Scores:
     def column(self, name: str) -> Float[np.ndarray, "v"]:
         """One measure of all videos, NaN where it is undefined."""
         return np.array([video.values.get(name, np.nan) for video in self.videos.values()], dtype=np.float64)
+
+    @property
+    def task(self) -> tuple[str, str, Protocol, frozenset[str]]:
+        """What was asked; only answers to the same question are compared."""
+        return self.dataset, self.manifest, self.protocol, frozenset(self.videos)
+
+    def in_order_of(self, other: "Scores") -> "Scores":
+        """The same videos in another's order."""
+        return replace(self, videos={name: self.videos[name] for name in other.videos})
+
+    def at(self, motion: float, coverage: float) -> "Scores":
+        """CMC with other thresholds, from what was counted."""
+        protocol = replace(self.protocol, motion=motion, coverage=coverage)
+        videos = {name: cmc_from_counts(video.counts, motion, coverage) for name, video in self.videos.items()}
+        return replace(self, videos=videos, protocol=protocol)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

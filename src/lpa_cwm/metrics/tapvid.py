@@ -64,6 +64,8 @@ def distances(comparison: Comparison, frames: Bool[np.ndarray, "n t"]) -> Float[
 
 def median_of_rows(rows: Float[np.ndarray, "n t"]) -> Float[np.ndarray, "n"]:
     """Median of what is defined in each row."""
+    if not rows.shape[1]:
+        return np.full(len(rows), np.nan)
     # np.nanmedian warns of empty rows and is many times slower than one sort, which puts NaN last.
     ordered = np.sort(rows, axis=1)
     known = count(~np.isnan(rows))
