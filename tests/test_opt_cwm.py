@@ -1,0 +1,360 @@
+"""Opt-CWM: equal to the plain arithmetic and to the official trace, whatever the batch, mask or grouping."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lpa_cwm.baselines.official import OFFICIAL, OfficialTracker, shown_at
+from lpa_cwm.decode import distribution
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import index_of
+from lpa_cwm.interfaces import Tracker, WorldModel
+from lpa_cwm.types import Clip, Queries
+from lpa_cwm.world.multiplex import JointWorldModel
+from lpa_cwm.world.opt_cwm.checkpoint import Ignored, enlarged, load, load_published, save
+from lpa_cwm.world.opt_cwm.generator import Generator, blot, place
+from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
+from lpa_cwm.world.opt_cwm.world import OptCwm
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+import opt_cwm_reference as reference  # noqa: E402
+
+GOLDEN = ROOT.parent / "shared" / "golden"
+BASE, OPT, TRACE = (GOLDEN / f"opt_cwm_tiny_{name}" for name in ("base.pt", "opt.pt", "trace_64x64.safetensors"))
+TINY = Architecture(size=64, dim=48, depth=2, heads=3)
+golden = pytest.mark.skipif(not TRACE.exists(), reason="the official trace is not on this machine")
+
+
+def random_world(architecture=TINY, batch=8):
+    torch.manual_seed(0)
+    world = OptCwm(Predictor(architecture), Generator(architecture.dim), batch).eval()
+    with torch.no_grad():
+        for parameter in world.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return world
+
+
+def frames(size=64, seed=1):
+    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def masks(count, patches=64, hidden=57, seed=2):
+    draw = torch.rand(count, patches, generator=torch.Generator().manual_seed(seed))
+    return draw.argsort(1) < hidden
+
+
+POINTS = torch.tensor([[30.2, 41.9], [0.0, 63.9], [60.5, 2.5]])
+
+
+def respond(world, hidden, xy=POINTS):
+    scene = world.observe(*frames(world.size))
+    return world.intervene(scene, world.imagine(scene, hidden), xy)
+
+
+def plain(world, hidden, xy=POINTS):
+    with torch.no_grad():
+        rows = [
+            torch.stack([reference.respond(world, *frames(world.size), mask, point) for mask in hidden]) for point in xy
+        ]
+    return torch.stack(rows)
+
+
+def test_sizes_are_the_published_ones():
+    with torch.device("meta"):
+        predictor, generator = Predictor(Architecture()), Generator()
+    assert sum(p.numel() for p in predictor.parameters()) == 174_144_960
+    assert sum(p.numel() for p in generator.parameters()) == 667_702
+
+
+def test_it_is_a_world_model_that_can_be_multiplexed():
+    assert isinstance(random_world(), WorldModel)
+    assert isinstance(random_world(), JointWorldModel)
+
+
+def test_responses_equal_the_plain_arithmetic():
+    world, hidden = random_world(), masks(3)
+    expected = plain(world, hidden)
+    assert expected.abs().max() > 0.01
+    torch.testing.assert_close(respond(world, hidden), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_responses_equal_the_plain_arithmetic_at_twice_the_size():
+    world = random_world(replace(TINY, size=128, scale=2))
+    hidden = masks(1, patches=256, hidden=230)
+    points = torch.tensor([[5.0, 100.0]])
+    torch.testing.assert_close(respond(world, hidden, points), plain(world, hidden, points), atol=1e-5, rtol=1e-4)
+
+
+def test_masks_may_hide_different_numbers_of_patches():
+    hidden = torch.cat([masks(1, hidden=count, seed=count) for count in (0, 1, 40, 63, 64)])
+    world = random_world()
+    torch.testing.assert_close(respond(world, hidden), plain(world, hidden), atol=1e-5, rtol=1e-4)
+
+
+def test_visible_patches_respond_with_exactly_zero():
+    hidden = masks(4)
+    open_pixels = hidden.view(4, 8, 8).repeat_interleave(8, 1).repeat_interleave(8, 2)
+    response = respond(random_world(), hidden)
+    assert (response[:, ~open_pixels[:, None].expand(-1, 3, -1, -1)] == 0).all()
+    assert (response != 0).any()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 100])
+def test_the_batch_changes_nothing(batch):
+    hidden = masks(3)
+    torch.testing.assert_close(respond(random_world(batch=batch), hidden), respond(random_world(), hidden))
+
+
+def test_queries_and_masks_do_not_influence_each_other():
+    world, hidden = random_world(), masks(3)
+    scene = world.observe(*frames())
+    factual = world.imagine(scene, hidden)
+    together = world.intervene(scene, factual, POINTS)
+    for row, point in enumerate(POINTS):
+        torch.testing.assert_close(world.intervene(scene, factual, point[None])[0], together[row])
+    for column in range(3):
+        alone = world.intervene(scene, world.imagine(scene, hidden[column : column + 1]), POINTS)
+        torch.testing.assert_close(alone[:, 0], together[:, column])
+
+
+def test_absent_points_change_nothing_and_a_group_of_none_responds_with_zero():
+    world, hidden = random_world(), masks(2)
+    scene = world.observe(*frames())
+    factual = world.imagine(scene, hidden)
+    xy = torch.full((2, 2, 3, 2), torch.nan)
+    xy[0, :, 1] = POINTS[0]
+    joint = world.intervene_jointly(scene, factual, xy)
+    torch.testing.assert_close(joint[0], world.intervene(scene, factual, POINTS[:1])[0])
+    assert joint[1].abs().max() < 1e-5
+
+
+def test_a_group_is_perturbed_by_the_sum_of_its_interventions():
+    world, hidden = random_world(), masks(1)
+    source, target = frames()
+    scene = world.observe(source, target)
+    factual = world.imagine(scene, hidden)
+    joint = world.intervene_jointly(scene, factual, POINTS[None, None])[0, 0]
+    before, after = ((frame - world.mean) / world.std for frame in (source, target))
+    with torch.no_grad():
+        states, clean = reference.predict(world.predictor, before[None], after[None], hidden)
+        changed = before
+        for column, row in index_of(POINTS, (64, 64)).tolist():
+            changed = reference.perturbed(world, changed, states[0], row, column)
+        _, dirty = reference.predict(world.predictor, changed[None], after[None], hidden)
+    torch.testing.assert_close(joint, (dirty - clean)[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_source_is_embedded_once_for_all_targets(monkeypatch):
+    world = random_world()
+    places = []
+    embed = world.predictor.embed
+    monkeypatch.setattr(world.predictor, "embed", lambda frame, place: places.append(place) or embed(frame, place))
+    source, target = frames()
+    scenes = [world.observe(source, target), world.observe(source, target + 0.1), world.observe(source.clone(), target)]
+    assert places == [0, 1, 1, 0, 1]
+    assert scenes[0].source is scenes[1].source
+
+
+def test_the_factual_decoder_runs_once_together_with_the_first_intervention(monkeypatch):
+    world = random_world()
+    sizes = []
+    decode = world.predictor.decode
+    monkeypatch.setattr(
+        world.predictor, "decode", lambda states, layout: sizes.append(len(states)) or decode(states, layout)
+    )
+    scene = world.observe(*frames())
+    factual = world.imagine(scene, masks(2))
+    world.intervene(scene, factual, POINTS)
+    world.intervene(scene, factual, POINTS)
+    assert sizes == [8, 6]
+
+
+def test_head_and_difference_are_single_precision_under_autocast():
+    world, hidden = random_world(), masks(2)
+    with torch.autocast("cpu", torch.float16):
+        response = respond(world, hidden)
+    assert response.dtype == torch.float32
+    # Differences of predictions rounded to half precision would be multiples of the spacing of such numbers.
+    spacing = 2.0**-14
+    assert (response / spacing % 1 != 0).float().mean() > 0.8
+    exact = respond(world, hidden)
+    assert torch.nn.functional.cosine_similarity(response.flatten(), exact.flatten(), dim=0) > 0.9
+
+
+@pytest.mark.slow
+def test_compiled_transformers_answer_the_same():
+    hidden = masks(3)
+    torch.testing.assert_close(
+        respond(random_world().compiled(), hidden), respond(random_world(), hidden), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_frames_of_another_size_are_refused():
+    with pytest.raises(InputError, match="48 x 48"):
+        random_world().observe(*frames(48))
+
+
+def test_a_blot_is_the_normalised_density():
+    raw = torch.rand(5, 6, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    torch.testing.assert_close(blot(raw), torch.stack([reference.density(six) for six in raw]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_blot_has_its_middle_on_the_query_and_is_cut_at_the_border():
+    blots = torch.arange(400.0).view(1, 1, 20, 20).expand(3, 3, -1, -1) + 1
+    placed = place(blots, torch.tensor([[30, 20], [0, 0], [63, 5]]), 64)
+    assert placed[0, 0, 20, 30] == blots[0, 0, 10, 10]
+    torch.testing.assert_close(placed[0, :, 10:30, 20:40], blots[0])
+    assert placed[0].count_nonzero() == 1200
+    torch.testing.assert_close(placed[1, :, :10, :10], blots[1, :, 10:, 10:])
+    torch.testing.assert_close(placed[2, :, :15, 53:], blots[2, :, 5:, :11])
+
+
+def tiny():
+    return load_published(BASE, OPT, TINY)[0]
+
+
+def calls(trace, number, name):
+    """What the three calls of a pass recorded, as [query mask ...]."""
+    return torch.stack([trace[f"call{3 * number + mask}.{name}"] for mask in range(3)], dim=1)
+
+
+def corners(glances, which):
+    """(row, column) of the crops."""
+    return torch.tensor([[glance.views[which].y, glance.views[which].x] for glance in glances])
+
+
+@golden
+def test_every_call_of_the_official_trace_is_reproduced():
+    world, trace = tiny(), load_file(TRACE)
+    video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
+    tracker = OfficialTracker(world, replace(OFFICIAL, masks=3, passes=2))
+    pixel = trace["points_yx"].flip(1)
+    passes = list(tracker.follow(*video.unbind(1), pixel, torch.Generator().manual_seed(12345)))
+    assert len(passes) == 3
+    ends = [torch.stack([glance.endpoint for glance in glances]).flip(1) for glances in passes]
+    for number, glances in enumerate(passes):
+        hidden, response = (torch.stack([getattr(g, name) for g in glances]) for name in ("hidden", "response"))
+        assert torch.equal(hidden, calls(trace, number, "mask")[..., 64:])
+        torch.testing.assert_close(response, calls(trace, number, "recon_delta"), atol=1e-5, rtol=0)
+        inside = torch.stack([shown_at(g.views[0], p) for g, p in zip(glances, pixel, strict=True)])
+        assert torch.equal(inside.flip(1), calls(trace, number, "pixel_loc_in_input")[:, 0])
+        if number:
+            assert torch.equal(ends[number - 1] - corners(glances, 1), calls(trace, number, "heuristic_loc")[:, 0])
+    assert torch.equal(ends[0], trace["out.argmax_pred_pixel_loc"])
+    assert torch.equal(ends[2], trace["out.pred_pixel_loc"])
+    assert torch.equal(torch.stack([glance.strength < 0.05 for glance in passes[2]]), trace["out.pred_occ"])
+    mean = distribution(torch.cat([glance.mean for glance in passes[0]]), tracker.method).moments()[0]
+    torch.testing.assert_close((mean - 0.5).flip(1), trace["out.expec_pred_pixel_loc"], atol=1e-3, rtol=0)
+
+
+@golden
+def test_states_and_interventions_equal_the_official_trace():
+    world, trace = tiny(), load_file(TRACE)
+    video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
+    scene = world.observe(*video.unbind(1))
+    for call in range(6):
+        part = {name.split(".")[1]: value for name, value in trace.items() if name.startswith(f"call{call}.")}
+        states = world.imagine(scene, part["mask"][:, 64:]).states
+        row, column = (part["pixel_loc_in_input"] // 8).unbind(1)
+        embedding = states[torch.arange(2), row * 8 + column]
+        torch.testing.assert_close(embedding, part["query_embedding"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(world.generator(embedding), part["perturbation"], atol=1e-5, rtol=0)
+
+
+@golden
+def test_the_official_tracker_follows_a_clip():
+    pictures = (frames() * 255).byte().repeat(2, 1, 1, 2)[:3]
+    clip = Clip(pictures, "noise")
+    tracker = OfficialTracker(tiny(), replace(OFFICIAL, masks=2, passes=1))
+    assert isinstance(tracker, Tracker)
+    queries = Queries(torch.tensor([[100.7, 20.2], [3.0, 60.0]]), torch.tensor([0, 1]))
+    tracks = tracker.track(clip, queries)
+    assert tracks.xy[0].isfinite().all()
+    assert tracks.xy[1, 0].isnan().all()
+    assert torch.equal(tracks.xy[:, 2] % 1, torch.full((2, 2), 0.5))
+    assert torch.equal(tracker.track(clip, queries).xy.nan_to_num(), tracks.xy.nan_to_num())
+
+
+@golden
+def test_conversion_keeps_every_weight_and_the_architecture(tmp_path):
+    world = tiny()
+    again = load(save(world, tmp_path / "world.safetensors"))
+    assert again.predictor.architecture == TINY
+    for name, tensor in world.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+    torch.testing.assert_close(respond(again, masks(2)), respond(world, masks(2)), atol=0, rtol=0)
+
+
+@golden
+def test_what_else_a_checkpoint_holds_is_reported_and_not_used(tmp_path):
+    state = torch.load(OPT, weights_only=True)["model"]
+    state |= {"flow_predictor.cwm_model.mask_token": torch.ones(1, 1, 48), "recon_cwm_model.a.b": torch.ones(1)}
+    torch.save({"model": state, "args": argparse.Namespace(seed=1)}, tmp_path / "opt.pt")
+    world, ignored = load_published(BASE, tmp_path / "opt.pt", TINY)
+    assert ignored == Ignored({"flow_predictor.cwm_model": 1, "recon_cwm_model.a": 1})
+    assert str(ignored) == "flow_predictor.cwm_model.* (1), recon_cwm_model.a.* (1)"
+    assert torch.equal(world.predictor.mask_token, tiny().predictor.mask_token)
+
+
+@golden
+def test_the_larger_mode_interpolates_both_tables_frame_by_frame():
+    small = tiny()
+    large, _ = load_published(BASE, OPT, replace(TINY, size=128, scale=2))
+    assert large.size == 128
+    for name in ("encoder_positions", "decoder_positions"):
+        table = getattr(small.predictor, name).view(2, 8, 8, 48)
+        wide = torch.nn.functional.interpolate(table[1].permute(2, 0, 1)[None], scale_factor=2, mode="bicubic")
+        expected = wide[0].permute(1, 2, 0).flatten(0, 1)
+        torch.testing.assert_close(getattr(large.predictor, name)[256:], expected)
+    constant = enlarged(torch.ones(128, 48), large.predictor.architecture)
+    torch.testing.assert_close(constant, torch.ones(512, 48))
+
+
+def broken(change):
+    def make(tmp_path):
+        content = torch.load(BASE, weights_only=True)
+        change(content["model"])
+        torch.save(content, tmp_path / "base.pt")
+        return tmp_path / "base.pt"
+
+    return make
+
+
+@golden
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: folder / "none.pt", "does not exist"),
+        (lambda folder: (folder / "a.pt").write_bytes(b"<html>") and folder / "a.pt", "not a published checkpoint"),
+        (broken(lambda state: state.pop("pos_embed")), "lacks decoder_positions"),
+        (broken(lambda state: state.pop("encoder.blocks.1.attn.v_bias")), r"key_value.bias has shape \(48,\)"),
+        (broken(lambda state: state.update(extra=torch.ones(1))), "also holds extra"),
+        (
+            broken(lambda state: state.update(pos_embed=torch.ones(1, 64, 48))),
+            r"shape \(64, 48\); expected \(128, 48\)",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_in_one_sentence(tmp_path, make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load_published(make(tmp_path), OPT, TINY)
+
+
+@golden
+def test_a_base_checkpoint_is_not_a_generator():
+    with pytest.raises(InputError, match="lacks mlp"):
+        load_published(BASE, BASE, TINY)
+
+
+def test_an_unconverted_file_is_refused(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not a converted"):
+        load(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="does not exist"):
+        load(tmp_path / "y.safetensors")
