@@ -1,0 +1,188 @@
+"""The layered generator's flow and visibility are true, and its scenes depend on their number alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from PIL import Image
+
+from lpa_cwm.data.layered import Layer, Layered, Recipe, Studio, draw_frame, goals, seen_at
+from lpa_cwm.data.outlines import outline
+from lpa_cwm.data.pairs import draws
+from lpa_cwm.data.photographs import Photographs, split_of
+from lpa_cwm.data.planar import Affine, Motion, Wave, rotation
+from lpa_cwm.data.procedural import photo
+from lpa_cwm.data.weather import Weather, blurred
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import inside, pixel_centres, to_sampler
+
+CALM = Recipe(weather=Weather.calm())
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photographs")
+    for number in range(60):
+        Image.fromarray(photo(np.random.default_rng(number), 160)).save(folder / f"{number:03d}.png")
+    return Photographs.of(folder, "train", invented=0.0)
+
+
+@pytest.fixture(scope="module")
+def source(photographs):
+    return Layered(photographs, CALM)
+
+
+def warped(frame, flow):
+    """The target read where the flow points, by the sampler of torch."""
+    size = frame.shape[-1]
+    goal = pixel_centres((size, size)) + rearrange(flow, "d h w -> h w d")
+    return F.grid_sample(frame[None].float(), to_sampler(goal, (size, size))[None], align_corners=False)[0]
+
+
+def scene(photographs, index, size):
+    rng = draws("test", index)
+    layers = Studio(photographs, CALM, rng, size).layers()
+    centres = rearrange(pixel_centres((size, size)), "h w d -> d h w").contiguous()
+    owner = draw_frame(layers, "source", centres)[1]
+    return layers, centres, owner
+
+
+def test_the_flow_explains_the_second_frame(source):
+    before = after = 0.0
+    for index in range(16):
+        pair = source.pair(index, 128)
+        after += float((warped(pair.target, pair.flow) - pair.source)[:, pair.visible].abs().mean())
+        before += float((pair.target.float() - pair.source)[:, pair.visible].abs().mean())
+    assert after / before <= 0.25
+
+
+def test_visibility_agrees_with_asking_every_layer_at_every_point(photographs):
+    for index in range(12):
+        layers, centres, owner = scene(photographs, index, 64)
+        goal = goals(layers, owner, centres)
+        on_top = torch.zeros_like(owner)
+        for number, layer in enumerate(layers):
+            on_top[layer.look_up(goal, "target", slice(3, 4))[0] > 0] = number
+        expected = inside(rearrange(goal, "d h w -> h w d"), (64, 64)) & (on_top <= owner)
+        assert torch.equal(seen_at(goal, layers, owner), expected)
+
+
+def test_flow_leads_back_along_the_same_layer(photographs):
+    for index in range(12):
+        layers, centres, owner = scene(photographs, index, 64)
+        goal = goals(layers, owner, centres)
+        for number, layer in enumerate(layers):
+            mine = owner == number
+            back = layer.motion.backward(goal[:, mine])
+            assert torch.allclose(back, centres[:, mine], atol=1e-3)
+
+
+def flat(colour, centre, radius, motion, distance):
+    texture = torch.cat((torch.full((3, 32, 32), colour), distance[None]))
+    place = Affine(radius * torch.eye(2), torch.tensor(centre)).inverse()
+    return Layer(texture, place, motion, 1.0)
+
+
+def test_a_square_that_moves_right_hides_what_it_reaches():
+    still = Motion((), Affine.identity())
+    step = Motion((), Affine(torch.eye(2), torch.tensor([4.0, 0.0])))
+    everywhere = torch.full((32, 32), 99.0)
+    ticks = (torch.arange(32) + 0.5) / 16 - 1
+    square = 8 * (0.5 - torch.maximum(ticks.abs(), ticks.abs()[:, None]))
+    back = replace(flat(0.2, [16.0, 16.0], 16.0, still, everywhere), padding="reflection")
+    front = flat(0.9, [10.0, 16.0], 8.0, step, square)
+    centres = rearrange(pixel_centres((32, 32)), "h w d -> d h w").contiguous()
+    picture, owner = draw_frame([back, front], "source", centres)
+    assert torch.equal(owner.nonzero(), torch.cartesian_prod(torch.arange(12, 20), torch.arange(6, 14)))
+    assert picture[0, 16, 10].item() == pytest.approx(0.9)
+    goal = goals([back, front], owner, centres)
+    assert torch.equal(goal[0] - centres[0], 4.0 * owner)
+    visible = seen_at(goal, [back, front], owner)
+    assert torch.equal((~visible).nonzero(), torch.cartesian_prod(torch.arange(12, 20), torch.arange(14, 18)))
+
+
+def test_what_leaves_the_frame_is_not_visible(source):
+    pair = Layered(source.photographs, replace(CALM, still=0.0, travel=0.2)).pair(3, 64)
+    goal = pixel_centres((64, 64)) + rearrange(pair.flow, "d h w -> h w d")
+    gone = ~inside(goal, (64, 64))
+    assert gone.any()
+    assert not pair.visible[gone].any()
+
+
+def test_motions_are_undone_exactly():
+    waves = (
+        Wave(torch.tensor([1.5, 0.0]), torch.tensor([0.0, 0.1]), 0.3),
+        Wave(torch.tensor([0.0, -2.0]), torch.tensor([0.07, 0.0]), 1.0),
+    )
+    affine = Affine.around(torch.tensor([30.0, 20.0]), 1.3 * rotation(0.4), torch.tensor([5.0, -7.0]))
+    points = 64 * torch.rand(2, 500, generator=torch.Generator().manual_seed(1))
+    motion = Motion(waves, affine)
+    assert torch.allclose(motion.backward(motion.forward(points)), points, atol=1e-4)
+    assert torch.allclose(affine.after(affine.inverse())(points), points, atol=1e-4)
+    assert torch.allclose(affine(torch.tensor([[30.0], [20.0]])), torch.tensor([[35.0], [13.0]]), atol=1e-4)
+
+
+def test_pairs_depend_on_their_number_alone(source):
+    forwards = [source.pair(index, 48) for index in range(4)]
+    for index in reversed(range(4)):
+        again = source.pair(index, 48)
+        assert torch.equal(again.source, forwards[index].source)
+        assert torch.equal(again.target, forwards[index].target)
+        assert torch.equal(again.flow, forwards[index].flow)
+    assert not torch.equal(replace(source, seed=1).pair(0, 48).source, forwards[0].source)
+
+
+def test_default_motion_is_a_few_pixels_with_a_long_tail(source):
+    lengths = torch.stack([source.pair(index, 32).flow.norm(dim=0) for index in range(150)]) * 128 / 32
+    assert 3 < lengths.mean() < 5
+    assert lengths.max() > 20
+    calmer = Layered(source.photographs, replace(CALM, travel=0.004, zoom=0.01, turn=0.01))
+    assert torch.stack([calmer.pair(index, 32).flow.norm(dim=0) for index in range(50)]).mean() * 4 < 1.5
+
+
+def test_weather_changes_the_picture_and_not_the_truth(source):
+    rough = Layered(source.photographs).pair(1, 64)
+    calm = source.pair(1, 64)
+    assert torch.equal(rough.flow, calm.flow)
+    assert not torch.equal(rough.target, calm.target)
+
+
+def test_blur_is_that_of_a_convolution():
+    picture = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0))
+    taps = torch.exp(-0.5 * (torch.arange(-3.0, 4.0) / 1.3) ** 2)
+    kernel = torch.outer(taps, taps) / taps.sum() ** 2
+    padded = F.pad(picture[:, None], (3, 3, 3, 3), mode="replicate")
+    assert torch.allclose(blurred(picture, 1.3), F.conv2d(padded, kernel[None, None])[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_outlines_stay_inside_their_square_and_enclose_something(number):
+    field = outline(np.random.default_rng(number), 0.04, 64)
+    edge = np.concatenate((field[0], field[-1], field[:, 0], field[:, -1]))
+    assert edge.max() < 0
+    assert 0.01 < (field > 0).mean() < 0.95
+    slope = np.hypot(*np.gradient(field, 2 / 64))[np.abs(field) < 0.03]
+    assert 0.5 < np.median(slope) < 1.5
+
+
+def test_photographs_are_split_by_name(photographs):
+    folder = photographs.files[0].parent
+    held_out = Photographs.of(folder, "val")
+    assert not set(photographs.files) & set(held_out.files)
+    assert len(photographs.files) + len(held_out.files) == 60
+    shares = [split_of(f"picture_{number}.jpg") == "val" for number in range(4000)]
+    assert np.mean(shares) == pytest.approx(0.1, abs=0.02)
+    assert Layered(held_out).name == "layered_val"
+
+
+def test_nothing_but_a_seed_is_needed():
+    pair = Layered.of(None, "val").pair(0, 32)
+    assert pair.source.float().std() > 5
+
+
+def test_a_folder_without_photographs_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds 0 photographs"):
+        Photographs.of(tmp_path, "train")
