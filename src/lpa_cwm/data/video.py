@@ -127,6 +127,13 @@ class VideoFile:
     def __len__(self) -> int:
         return self._table.count
 
+    @property
+    def seconds(self) -> list[Fraction]:
+        """When each frame is shown, the first at 0; at an even rate if the file does not tell."""
+        if not self._table.times or not self._stream.time_base:
+            return [number / Fraction(self.fps) for number in range(len(self))]
+        return [(time - self._table.times[0]) * self._stream.time_base for time in self._table.times]
+
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
         """One frame; quick when it is at or shortly after the one decoded last."""
         nearest = bisect_right(self._table.keys, index) - 1
