@@ -1,11 +1,13 @@
 """Completeness-aware Motion Correspondence: localisation, completeness, visibility and continuity of moving points."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lpa_cwm.metrics.comparison import Comparison, compare, count, ratio
+from lpa_cwm.metrics.comparison import Comparison, compare, count, ratio, squared_length
 from lpa_cwm.metrics.declaration import SUCCESS, THRESHOLDS
-from lpa_cwm.metrics.measures import Columns, Measures, by_threshold, pooled, single
+from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
 from lpa_cwm.metrics.shapes import Bool, Float, Int
 
 MOTION = 4.0
@@ -37,9 +39,10 @@ def cmc_from_counts(counts: Columns, motion: float = MOTION, coverage: float = C
     """CMC for any `motion` and `coverage` from what was counted, without the tracks themselves."""
     dynamic = counts["path"] >= motion
     by_track = track_measures(counts, coverage)
-    together = pooled(counts, ("seen", "hidden", "covered", "rightly_hidden", "hits"), dynamic)
-    values = {name: mean(column[dynamic]) for name, column in by_track.items()} | single(frame_measures(together))
-    return Measures(values, by_track | frame_measures(counts) | {"path": counts["path"], "dynamic": dynamic}, counts)
+    averages = np.stack(list(by_track.values()))[:, dynamic].sum(axis=1) / (dynamic.sum() or np.nan)
+    by_frame, values = apart(frame_measures(with_total(counts, FRAME_COUNTS, dynamic)))
+    tracks = by_track | by_frame | {"path": counts["path"], "dynamic": dynamic}
+    return Measures(dict(zip(by_track, averages.tolist(), strict=True)) | values, tracks, counts)
 
 
 def cmc_counts(comparison: Comparison) -> Columns:
@@ -49,6 +52,7 @@ def cmc_counts(comparison: Comparison) -> Columns:
     hidden = later & ~seen
     shown = comparison.visible & comparison.present
     covered = seen & shown
+    segments, runs = Runs.of(seen), Runs.of(covered)
     return {
         "path": path_length(comparison),
         "seen": count(seen),
@@ -57,33 +61,52 @@ def cmc_counts(comparison: Comparison) -> Columns:
         "rightly_hidden": count(hidden & ~shown),
         "hits": count(comparison.within & covered),
         "shown_distance": np.sqrt(comparison.squared, where=covered, out=np.zeros(covered.shape)).sum(axis=1),
-        "longest": longest_run(covered),
-        "longest_seen": longest_run(seen),
-        "recoveries": recoveries(covered, seen),
+        "longest": runs.longest,
+        "longest_seen": segments.longest,
+        "recoveries": runs.returns_within(segments),
     }
 
 
 def path_length(comparison: Comparison) -> Float[np.ndarray, "n"]:
     """Length of the true path from the query on, over steps with both ends visible."""
     seen = comparison.truth_visible[:, 1:] & comparison.truth_visible[:, :-1] & comparison.later[:, 1:]
-    squared = np.square(np.diff(comparison.truth_xy, axis=1)).sum(axis=2)
+    squared = squared_length(np.diff(comparison.truth_xy, axis=1))
     return np.sqrt(squared, where=seen, out=np.zeros(seen.shape)).sum(axis=1)
 
 
-def longest_run(mask: Bool[np.ndarray, "n t"]) -> Int[np.ndarray, "n"]:
-    """Length of the longest unbroken run in each row."""
-    total = mask.cumsum(axis=1)
-    before_run = np.maximum.accumulate(np.where(mask, 0, total), axis=1)
-    return (total - before_run).max(axis=1, initial=0)
+@dataclass(frozen=True)
+class Runs:
+    """Unbroken stretches of a mask's rows; positions count through all rows, with one empty place after each."""
+
+    start: Int[np.ndarray, "r"]
+    stop: Int[np.ndarray, "r"]
+    row: Int[np.ndarray, "r"]
+    rows: int
+
+    @classmethod
+    def of(cls, mask: Bool[np.ndarray, "n t"]) -> "Runs":
+        """The stretches in reading order."""
+        n, t = mask.shape
+        framed = np.zeros((n, t + 2), dtype=bool)
+        framed[:, 1:-1] = mask
+        start, stop = np.flatnonzero(framed[:, 1:] != framed[:, :-1]).reshape(-1, 2).T
+        return cls(start, stop, start // (t + 1), n)
+
+    @property
+    def longest(self) -> Int[np.ndarray, "n"]:
+        """Length of each row's longest stretch."""
+        found = np.zeros(self.rows, dtype=np.int64)
+        np.maximum.at(found, self.row, self.stop - self.start)
+        return found
+
+    def returns_within(self, segments: "Runs") -> Int[np.ndarray, "n"]:
+        """How often each row begins again inside a segment in which it had begun before."""
+        segment = np.searchsorted(segments.start, self.start, side="right")
+        again = segment[1:] == segment[:-1]
+        return np.bincount(self.row[1:][again], minlength=self.rows)
 
 
-def recoveries(covered: Bool[np.ndarray, "n t"], seen: Bool[np.ndarray, "n t"]) -> Int[np.ndarray, "n"]:
-    """How often a track is shown again after a gap inside one visible segment."""
-    total = covered.cumsum(axis=1)
-    before_segment = np.maximum.accumulate(np.where(seen, 0, total), axis=1)
-    shown_before = total - covered > before_segment
-    starts = covered[:, 1:] & ~covered[:, :-1]
-    return count(starts & shown_before[:, 1:])
+TRACK_MEASURES = ("coverage", "complete", *(f"cts_{k}" for k in SUCCESS), "lcc", "lcc_ceiling", "fragmentation")
 
 
 def track_measures(counts: Columns, coverage: float) -> Columns:
@@ -92,14 +115,13 @@ def track_measures(counts: Columns, coverage: float) -> Columns:
     share = ratio(counts["covered"], seen)
     complete = share >= coverage
     error = ratio(counts["shown_distance"], counts["covered"])
-    success = by_threshold("cts", complete & (error <= np.array(SUCCESS)[:, None]), SUCCESS)
-    runs = {
-        "lcc": ratio(counts["longest"], seen),
-        "lcc_ceiling": ratio(counts["longest_seen"], seen),
-        "fragmentation": counts["recoveries"],
-    }
-    measures = {"coverage": share, "complete": complete} | success | runs
-    return {name: np.where(seen > 0, column, np.nan) for name, column in measures.items()}
+    success = complete & (error <= np.array(SUCCESS)[:, None])
+    runs = (ratio(counts["longest"], seen), ratio(counts["longest_seen"], seen), counts["recoveries"])
+    table = np.where(seen > 0, np.stack((share, complete, *success, *runs)), np.nan)
+    return dict(zip(TRACK_MEASURES, table, strict=True))
+
+
+FRAME_COUNTS = ("seen", "hidden", "covered", "rightly_hidden", "hits")
 
 
 def frame_measures(counts: Columns) -> Columns:
@@ -110,13 +132,8 @@ def frame_measures(counts: Columns) -> Columns:
     # Without occluded frames there is nothing to find: undefined, even if occlusion was claimed.
     claims = np.where(hidden > 0, hidden + rightly + wrongly, 0)
     return by_threshold("dca", dca, THRESHOLDS) | {
-        "dca_avg": dca.mean(axis=0),
-        "shown_avg": ratio(counts["hits"], covered).mean(axis=0),
+        "dca_avg": dca.sum(axis=0) / len(THRESHOLDS),
+        "shown_avg": ratio(counts["hits"].sum(axis=0), covered) / len(THRESHOLDS),
         "vis_ba": (ratio(covered, seen) + ratio(rightly, hidden)) / 2,
         "of1": ratio(2 * rightly, claims),
     }
-
-
-def mean(column: Float[np.ndarray, "n"]) -> float:
-    """Mean over tracks, undefined without tracks."""
-    return float(column.mean()) if column.size else float("nan")

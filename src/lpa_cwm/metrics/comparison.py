@@ -57,9 +57,9 @@ def compare(
     truth_visible = shaped(truth_values(truth_visible, "true visibility"), (n, t), "true visibility")
     query_frame = shaped(np.asarray(query_frame), (n,), "query frames")
     refuse_bad_truth(truth_xy, truth_visible, query_frame)
-    present = np.isfinite(xy[..., 0]) & np.isfinite(xy[..., 1])
+    present = finite(xy)
     with np.errstate(over="ignore", invalid="ignore"):
-        squared = np.square(xy - truth_xy).sum(axis=2)
+        squared = squared_length(xy - truth_xy)
     squared[np.isnan(squared)] = np.inf
     return Comparison(squared, visible, present, truth_xy, truth_visible, query_frame)
 
@@ -83,7 +83,7 @@ def refuse_bad_truth(
     truth_xy: Float[np.ndarray, "n t 2"], truth_visible: Bool[np.ndarray, "n t"], query_frame: Shaped[np.ndarray, "n"]
 ) -> None:
     """Truth must be a finite point wherever it is visible, and a query must lie in the clip."""
-    if not np.isfinite(truth_xy[truth_visible]).all():
+    if (truth_visible & ~finite(truth_xy)).any():
         raise InputError("A true point is visible but not finite; mark it as not visible or give its position.")
     if not np.issubdtype(query_frame.dtype, np.integer):
         raise InputError(f"Query frames are {query_frame.dtype}; whole numbers were expected.")
@@ -92,9 +92,21 @@ def refuse_bad_truth(
         raise InputError(f"A query frame lies outside the clip's {frames} frames; frames count from 0.")
 
 
+def finite(xy: Float[np.ndarray, "*b 2"]) -> Bool[np.ndarray, "*b"]:
+    """Whether both coordinates are."""
+    return np.isfinite(xy[..., 0]) & np.isfinite(xy[..., 1])
+
+
+def squared_length(vectors: Float[np.ndarray, "*b 2"]) -> Float[np.ndarray, "*b"]:
+    """Squared Euclidean length."""
+    # Reducing an axis of two is several times slower than adding its halves.
+    return np.square(vectors[..., 0]) + np.square(vectors[..., 1])
+
+
 def count(mask: Bool[np.ndarray, "*b t"]) -> Int[np.ndarray, "*b"]:
     """Frames of each track for which the mask holds."""
-    return np.count_nonzero(mask, axis=-1)
+    # Twice as fast as np.count_nonzero along an axis, and wide enough for any clip.
+    return mask.sum(axis=-1, dtype=np.int32)
 
 
 def ratio(part: Shaped[np.ndarray, "*k n"], whole: Shaped[np.ndarray, "*j n"]) -> Float[np.ndarray, "*k n"]:

@@ -54,9 +54,10 @@ def plain(value: Any) -> Any:
     return None if value != value else value
 
 
-def pooled(counts: Columns, names: Iterable[str], chosen: slice | Shaped[np.ndarray, "n"] = slice(None)) -> Columns:
-    """The chosen tracks' counts added up, as if they were one long track."""
-    return {name: counts[name][..., chosen].sum(axis=-1, keepdims=True) for name in names}
+def with_total(counts: Columns, names: Iterable[str], chosen: slice | Shaped[np.ndarray, "n"] = slice(None)) -> Columns:
+    """Columns with one more entry: the chosen tracks added up, as if they were one long track."""
+    totals = ((name, counts[name], counts[name][..., chosen].sum(axis=-1, keepdims=True)) for name in names)
+    return {name: np.concatenate((column, total), axis=-1) for name, column, total in totals}
 
 
 def by_threshold(name: str, rows: Shaped[np.ndarray, "k n"], thresholds: Iterable[int]) -> Columns:
@@ -64,6 +65,7 @@ def by_threshold(name: str, rows: Shaped[np.ndarray, "k n"], thresholds: Iterabl
     return {f"{name}_{threshold}": row for threshold, row in zip(thresholds, rows, strict=True)}
 
 
-def single(columns: Columns) -> dict[str, float]:
-    """Numbers from columns of one track."""
-    return {name: float(column[0]) for name, column in columns.items()}
+def apart(columns: Columns) -> tuple[Columns, dict[str, float]]:
+    """Measures of the tracks, and those of the last entry, in which they were added up."""
+    tracks = {name: column[:-1] for name, column in columns.items()}
+    return tracks, {name: float(column[-1]) for name, column in columns.items()}

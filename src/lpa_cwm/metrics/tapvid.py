@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from lpa_cwm.metrics.comparison import SIZE, Comparison, compare, count, ratio
 from lpa_cwm.metrics.declaration import THRESHOLDS
-from lpa_cwm.metrics.measures import Columns, Measures, by_threshold, pooled, single
+from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
 from lpa_cwm.metrics.shapes import Bool, Float
 
 Mode = Literal["first", "strided"]
@@ -31,14 +31,16 @@ def tapvid_of(comparison: Comparison, mode: Mode = "first") -> Measures:
     queried = np.arange(comparison.visible.shape[1]) == comparison.query_frame[:, None]
     asked = comparison.later if mode == "first" else ~queried
     counts = agreement(comparison, asked)
+    # The largest error possible inside the raster: abstaining must not be cheaper than being wrong.
+    far = np.where(np.isinf(comparison.squared), np.hypot(SIZE, SIZE), np.sqrt(comparison.squared))
     values = {}
     for suffix, including_query in (("", False), ("_query", True)):
-        far = distances(comparison, asked | queried if including_query else asked)
-        counts |= {f"visible{suffix}": count(far >= 0), f"distance{suffix}": np.nansum(far, axis=1)}
-        counts[f"md{suffix}"] = median_of_rows(far)
-        values[f"md{suffix}"] = float(median_of_rows(far.reshape(1, -1))[0])
-    added = pooled(counts, counts.keys() - values.keys())
-    return Measures(single(rates(added)) | values, tapvid_tracks(counts), counts)
+        seen = comparison.truth_visible & (asked | queried if including_query else asked)
+        counts |= {f"visible{suffix}": count(seen), f"distance{suffix}": (far * seen).sum(axis=1)}
+        counts[f"md{suffix}"] = median_of_rows(far, seen)
+        values[f"md{suffix}"] = median(far[seen])
+    tracks, rated = apart(rates(with_total(counts, counts.keys() - values.keys())))
+    return Measures(rated | values, tracks | {name: counts[name] for name in values}, counts)
 
 
 def agreement(comparison: Comparison, asked: Bool[np.ndarray, "n t"]) -> Columns:
@@ -55,22 +57,22 @@ def agreement(comparison: Comparison, asked: Bool[np.ndarray, "n t"]) -> Columns
     }
 
 
-def distances(comparison: Comparison, frames: Bool[np.ndarray, "n t"]) -> Float[np.ndarray, "n t"]:
-    """Distance where the truth is visible, NaN elsewhere; the raster's diagonal where the prediction is missing."""
-    far = np.where(comparison.truth_visible & frames, np.sqrt(comparison.squared), np.nan)
-    far[np.isinf(far)] = np.hypot(SIZE, SIZE)
-    return far
+def median(values: Float[np.ndarray, "m"]) -> float:
+    """Median, undefined without values."""
+    if not values.size:
+        return float("nan")
+    middle = [(values.size - 1) // 2, values.size // 2]
+    return float(np.partition(values, middle)[middle].sum() / 2)
 
 
-def median_of_rows(rows: Float[np.ndarray, "n t"]) -> Float[np.ndarray, "n"]:
-    """Median of what is defined in each row."""
-    if not rows.shape[1]:
-        return np.full(len(rows), np.nan)
-    # np.nanmedian warns of empty rows and is many times slower than one sort, which puts NaN last.
-    ordered = np.sort(rows, axis=1)
-    known = count(~np.isnan(rows))
+def median_of_rows(rows: Float[np.ndarray, "n t"], chosen: Bool[np.ndarray, "n t"]) -> Float[np.ndarray, "n"]:
+    """Median of the chosen entries of each row."""
+    # One sort that puts NaN last; np.nanmedian is many times slower and warns of empty rows.
+    ordered = np.sort(np.where(chosen, rows, np.nan), axis=1)
+    known = count(chosen)
     low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, rows.shape[1] - 1)
-    return np.take_along_axis(ordered, np.stack((low, high), axis=1), axis=1).mean(axis=1)
+    row = np.arange(len(rows))
+    return (ordered[row, low] + ordered[row, high]) / 2
 
 
 def tapvid_tracks(counts: Columns) -> Columns:
@@ -85,9 +87,9 @@ def rates(counts: Columns) -> Columns:
     jaccard = ratio(true, visible + counts["shown"] - true)
     return {
         **by_threshold("jaccard", jaccard, THRESHOLDS),
-        "aj": jaccard.mean(axis=0),
+        "aj": jaccard.sum(axis=0) / len(THRESHOLDS),
         **by_threshold("delta", delta, THRESHOLDS),
-        "delta_avg": delta.mean(axis=0),
+        "delta_avg": delta.sum(axis=0) / len(THRESHOLDS),
         "oa": ratio(counts["agreeing"], counts["frames"]),
         "ad": ratio(counts["distance"], visible),
         "ad_query": ratio(counts["distance_query"], counts["visible_query"]),
