@@ -40,9 +40,9 @@ def factual_masks(queries: int, method: Method) -> float:
     """Masks imagined for one frame pair in the first look and all re-evaluations."""
     first = method.masks * (queries if method.mask_sharing == "query" else 1)
     if method.passes == 0:
-        return first
+        return float(first)
     again = {"query": queries * method.masks, "joint": method.masks, "pool": pool_size(queries, method.masks)}
-    return first + again[method.reevaluation] + (method.passes - 1) * queries * method.masks
+    return float(first) + again[method.reevaluation] + (method.passes - 1) * queries * method.masks
 
 
 def pool_size(queries: int, masks: int) -> float:

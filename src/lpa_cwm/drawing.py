@@ -31,7 +31,7 @@ def draw_tracks(
     tail: int = 12,
 ) -> UInt8[Tensor, "3 h2 w2"]:
     """One frame with the tracks up to it; the last time is this frame's."""
-    enlarge = max(1, SHORT_SIDE // min(frame.shape[1:]))
+    enlarge = max(1, round(SHORT_SIDE / min(frame.shape[1:])))
     scale = enlarge * SMOOTH
     picture = Image.fromarray(rearrange(frame, "c h w -> h w c").cpu().numpy())
     size = picture.width * enlarge, picture.height * enlarge

@@ -15,7 +15,7 @@ from lpa_cwm.sampling import crop
 from lpa_cwm.types import Candidates, Pair
 
 STATISTICS = 16
-EXTENT, CROP, MAP, CONTEXT = 64, 32, 32, 64
+EXTENT, CROP, MAP, CONTEXT = 64.0, 32, 32, 64
 """Pixels covered by a local crop; samples across crops, response maps and the frame pair."""
 EPSILON = 1e-8
 LUMA = (0.299, 0.587, 0.114)

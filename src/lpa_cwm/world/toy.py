@@ -141,8 +141,11 @@ class ToyWorld:
     def intervene(self, scene: ToyScene, factual: ToyFactual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
         """The bump carried along; the prediction is linear in the source, so the difference is the bump's image."""
         distance = (factual.origin[None] - xy[:, None, None, None]).square().sum(-1)
-        bump = self.amplitude * (-distance / (2 * self.sigma**2)).exp()
-        return repeat(torch.where(factual.open, bump, 0), "n m h w -> n m c h w", c=3).contiguous()
+        bump = torch.zeros_like(distance)
+        # Beyond seven sigma the bump is below a single precision step of its height.
+        near = factual.open & (distance < (7 * self.sigma) ** 2)
+        bump[near] = self.amplitude * (-distance[near] / (2 * self.sigma**2)).exp()
+        return repeat(bump, "n m h w -> n m c h w", c=3).contiguous()
 
     def offset(self, mask: Bool[Tensor, "p"]) -> Float[Tensor, "2"]:
         """The error of a mask, a function of which patches it hides."""

@@ -1,0 +1,89 @@
+"""Aggregation and localisation against plain loops and by their laws."""
+
+import math
+
+import pytest
+import torch
+
+from lpa_cwm.config import Method
+from lpa_cwm.decode import Distribution, aggregate, distribution, localise, reduce, updates
+
+
+def blob(x, y, height, size=64, sigma=2.0):
+    """A positive RGB response with one peak in the middle of pixel (x, y)."""
+    rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    bump = height * torch.exp(-((rows - y) ** 2 + (columns - x) ** 2) / (2 * sigma**2))
+    return bump.expand(1, 3, size, size).clone()
+
+
+def plain_windowed(field, sharpness, windows):
+    """The paper's formulas, one pixel at a time."""
+    height, width = field.shape
+    weight = [[math.exp(sharpness * float(field[r, c])) for c in range(width)] for r in range(height)]
+    for _ in range(windows):
+        total = sum(map(sum, weight))
+        mean_x = sum(weight[r][c] * (c + 0.5) for r in range(height) for c in range(width)) / total
+        mean_y = sum(weight[r][c] * (r + 0.5) for r in range(height) for c in range(width)) / total
+        distance = [[(c + 0.5 - mean_x) ** 2 + (r + 0.5 - mean_y) ** 2 for c in range(width)] for r in range(height)]
+        spread = math.sqrt(sum(weight[r][c] * distance[r][c] for r in range(height) for c in range(width)) / total)
+        scale = 2 * (3 * max(spread, 0.5)) ** 2
+        weight = [[weight[r][c] * math.exp(-distance[r][c] / scale) for c in range(width)] for r in range(height)]
+    total = sum(map(sum, weight))
+    return torch.tensor(weight) / total
+
+
+@pytest.mark.parametrize("windows", [0, 1, 2])
+def test_windows_equal_the_plain_formulas(windows):
+    response = torch.rand(1, 3, 9, 13, generator=torch.Generator().manual_seed(1)) * 0.1
+    method = Method(sharpness=50.0)
+    *_, last = updates(distribution(response, method), windows)
+    expected = plain_windowed(response.abs().sum(1)[0] / 3, 50, windows)
+    torch.testing.assert_close(last.probability()[0], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_a_distant_second_peak_is_suppressed():
+    """Two blobs side by side are slightly lower than a lone distant one; the window decides for the company."""
+    response = torch.maximum(blob(20, 20, 0.100), blob(24, 22, 0.100)) + blob(56, 56, 0.1005)
+    standard = localise(response, Method(localise="standard", sharpness=100.0))
+    windowed = localise(response, Method(sharpness=100.0))
+    assert standard.tolist() == [[56.5, 56.5]]
+    assert (windowed - torch.tensor([[22.5, 21.5]])).norm() < 4
+
+
+def test_aggregation_weighs_signed_responses():
+    response = torch.randn(2, 3, 3, 4, 5)
+    weights = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    expected = sum(weights[:, m, None, None, None] * response[:, m] for m in range(3))
+    torch.testing.assert_close(aggregate(response, weights), expected)
+    assert torch.equal(
+        aggregate(torch.cat((response, -response), 1), torch.full((2, 6), 1 / 6)).abs().amax() < 1e-6,
+        torch.tensor(True),
+    )
+
+
+def test_mean_and_sum_differ_by_three():
+    response = torch.randn(2, 3, 4, 5)
+    torch.testing.assert_close(reduce(response, "sum"), 3 * reduce(response, "mean"))
+
+
+def test_permuting_candidates_leaves_the_endpoint():
+    response = torch.randn(1, 5, 3, 16, 16)
+    weights = torch.rand(1, 5).softmax(1)
+    order = torch.randperm(5)
+    a = localise(aggregate(response, weights), Method())
+    b = localise(aggregate(response[:, order], weights[:, order]), Method())
+    assert torch.equal(a, b)
+
+
+def test_a_window_never_collapses():
+    sharp = Distribution(
+        torch.full((1, 8, 8), -1e4).index_put((torch.tensor(0), torch.tensor(3), torch.tensor(4)), torch.tensor(0.0))
+    )
+    assert sharp.windowed().peak().tolist() == [[4.5, 3.5]]
+    assert sharp.moments()[1].item() == 0
+
+
+def test_the_first_of_equal_peaks_in_raster_order():
+    field = torch.zeros(1, 3, 4, 4)
+    field[0, :, 1, 2] = field[0, :, 3, 0] = 1
+    assert localise(field, Method(localise="standard")).tolist() == [[2.5, 1.5]]

@@ -1,0 +1,123 @@
+"""The sixteen statistics and the local crops against plain loops."""
+
+import math
+import statistics as plain
+
+import pytest
+import torch
+
+from lpa_cwm.adjudicate import evidence
+from lpa_cwm.types import Candidates, Pair
+
+SIZE = 40
+
+
+def window(field, column, row, side):
+    half = side // 2
+    return [
+        float(field[r, c])
+        for r in range(row - half, row + half + 1)
+        for c in range(column - half, column + half + 1)
+        if 0 <= r < field.shape[0] and 0 <= c < field.shape[1]
+    ]
+
+
+def edge(grey, r, c):
+    height, width = grey.shape
+    down = (grey[min(r + 1, height - 1), c] - grey[max(r - 1, 0), c]) / (min(r + 1, height - 1) - max(r - 1, 0))
+    across = (grey[r, min(c + 1, width - 1)] - grey[r, max(c - 1, 0)]) / (min(c + 1, width - 1) - max(c - 1, 0))
+    return math.hypot(float(down), float(across))
+
+
+def reference(pair, xy, peak, field):
+    """One candidate's statistics as the table words them."""
+    height, width = field.shape
+    column = min(max(math.floor(float(peak[0])), 0), width - 1)
+    row = min(max(math.floor(float(peak[1])), 0), height - 1)
+    values = [float(v) for v in field.flatten()]
+    end, total, median = float(field[row, column]), sum(values), plain.median(values)
+    outside = [
+        float(field[r, c]) for r in range(height) for c in range(width) if max(abs(r - row), abs(c - column)) > 5
+    ]
+    small = 1e-8
+    change = (pair.target - pair.source).abs().mean(0)
+    grey = 0.299 * pair.source[0] + 0.587 * pair.source[1] + 0.114 * pair.source[2]
+    edges = torch.tensor([[edge(grey, r, c) for c in range(width)] for r in range(height)])
+    shares = [v / (total + small) for v in values]
+    return [
+        float(peak[1] - xy[1]) / height,
+        float(peak[0] - xy[0]) / width,
+        end,
+        plain.fmean(values),
+        plain.pstdev(values),
+        median,
+        end / (plain.fmean(window(field, column, row, 7)) + small),
+        end / (plain.fmean(window(field, column, row, 15)) + small),
+        end / (median + small),
+        end / (max(outside) + small),
+        sum(window(field, column, row, 7)) / (total + small),
+        sum(window(field, column, row, 15)) / (total + small),
+        sum(window(field, column, row, 31)) / (total + small),
+        -sum(s * math.log(s) for s in shares if s > 0) / math.log(height * width),
+        plain.fmean(window(change, column, row, 7)),
+        plain.fmean(window(edges, column, row, 7)),
+    ]
+
+
+def example(seed, zeros=0.0):
+    draw = torch.Generator().manual_seed(seed)
+    frames = torch.rand(2, 3, SIZE, SIZE, generator=draw)
+    response = torch.randn(3, 4, 3, SIZE, SIZE, generator=draw)
+    response[torch.rand(3, 4, 1, SIZE, SIZE, generator=draw).expand_as(response) < zeros] = 0
+    xy = torch.rand(3, 2, generator=draw) * SIZE
+    peak = torch.rand(3, 4, 2, generator=draw) * SIZE
+    peak[0, 0] = torch.tensor([0.5, 0.5])
+    peak[1, 1] = torch.tensor([SIZE - 0.5, 20.5])
+    return Pair(frames[0], frames[1], xy), Candidates(response, peak)
+
+
+@pytest.mark.parametrize(("seed", "zeros"), [(0, 0.0), (1, 0.1), (2, 0.7), (3, 1.0)])
+def test_each_statistic_equals_a_plain_loop(seed, zeros):
+    pair, candidates = example(seed, zeros)
+    got = evidence.gather(pair, candidates).statistics
+    strength = candidates.response.abs().sum(2)
+    for n in range(3):
+        for m in range(4):
+            expected = torch.tensor(reference(pair, pair.xy[n], candidates.peak[n, m], strength[n, m]))
+            torch.testing.assert_close(got[n, m], expected, rtol=2e-5, atol=1e-6)
+
+
+def test_statistics_3_to_10_are_compressed():
+    values = torch.linspace(-5, 5, 16)
+    logged = evidence.compress(values)
+    for dimension, (before, after) in enumerate(zip(values.tolist(), logged.tolist(), strict=True), start=1):
+        expected = math.copysign(math.log1p(abs(before)), before) if 3 <= dimension <= 10 else before
+        assert after == pytest.approx(expected, rel=1e-6)
+
+
+def bilinear(image, x, y):
+    """Value at a raster point, the border repeated."""
+    height, width = image.shape
+    x, y = min(max(x - 0.5, 0), width - 1), min(max(y - 0.5, 0), height - 1)
+    c, r = min(int(x), width - 2), min(int(y), height - 2)
+    top = image[r, c] * (1 - (x - c)) + image[r, c + 1] * (x - c)
+    bottom = image[r + 1, c] * (1 - (x - c)) + image[r + 1, c + 1] * (x - c)
+    return float(top * (1 - (y - r)) + bottom * (y - r))
+
+
+def test_local_crops_span_64_pixels_with_samples_on_both_edges():
+    pair, candidates = example(5)
+    local = evidence.gather(pair, candidates).local
+    n, m = 2, 3
+    offsets = [-32 + 64 * i / 31 for i in range(32)]
+    strength = candidates.response[n, m].abs().sum(0)
+    strength = strength / (strength.max() + 1e-8)
+    for i, j in [(0, 0), (31, 31), (15, 16), (7, 28)]:
+        sx, sy = (float(v) + offsets[k] for v, k in zip(pair.xy[n], (j, i), strict=True))
+        ex, ey = (float(v) + offsets[k] for v, k in zip(candidates.peak[n, m], (j, i), strict=True))
+        for channel in range(3):
+            source, target = bilinear(pair.source[channel], sx, sy), bilinear(pair.target[channel], ex, ey)
+            assert local[n, m, channel, i, j].item() == pytest.approx(source, abs=1e-5)
+            assert local[n, m, 3 + channel, i, j].item() == pytest.approx(target, abs=1e-5)
+            assert local[n, m, 6 + channel, i, j].item() == pytest.approx(abs(target - source), abs=1e-5)
+        assert local[n, m, 9, i, j].item() == pytest.approx(bilinear(strength, ex, ey), abs=1e-5)

@@ -1,0 +1,107 @@
+"""LPA: the paper's size, its symmetry, its files."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lpa_cwm import hub
+from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.errors import InputError
+from lpa_cwm.types import Candidates, Pair
+
+
+def example(n=2, m=5, size=48, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    frames = torch.rand(2, 3, size, size, generator=draw)
+    response = torch.randn(n, m, 3, size, size, generator=draw)
+    peak = torch.rand(n, m, 2, generator=draw) * size
+    return Pair(frames[0], frames[1], torch.rand(n, 2, generator=draw) * size), Candidates(response, peak)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return Learned().eval()
+
+
+def test_it_has_the_papers_3_000_257_parameters(network):
+    assert sum(parameter.numel() for parameter in network.parameters()) == 3_000_257
+
+
+def test_there_is_no_position_anywhere(network):
+    assert not [name for name, _ in network.named_parameters() if "pos" in name]
+
+
+@pytest.mark.parametrize("ablation", [{}, {"interaction": False}, {"visual": False}])
+def test_weights_are_a_distribution_and_follow_permutations(ablation):
+    torch.manual_seed(1)
+    adjudicator = Learned(**ablation).eval()
+    pair, candidates = example()
+    weights = adjudicator(pair, candidates)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(1), torch.ones(2))
+    order = torch.randperm(5)
+    permuted = adjudicator(pair, Candidates(candidates.response[:, order], candidates.peak[:, order]))
+    torch.testing.assert_close(permuted, weights[:, order], atol=1e-5, rtol=1e-4)
+
+
+def test_without_interaction_a_candidates_score_ignores_the_others():
+    torch.manual_seed(2)
+    adjudicator = Learned(interaction=False).eval()
+    pair, candidates = example()
+    full = adjudicator(pair, candidates).log()
+    part = adjudicator(pair, Candidates(candidates.response[:, :2], candidates.peak[:, :2])).log()
+    torch.testing.assert_close(full[:, 0] - full[:, 1], part[:, 0] - part[:, 1], atol=1e-4, rtol=1e-4)
+
+
+def test_without_visual_cues_the_frames_matter_only_through_statistics():
+    torch.manual_seed(3)
+    adjudicator = Learned(visual=False).eval()
+    pair, candidates = example()
+    # A constant added to both frames changes no difference and no edge.
+    lighter = Pair(pair.source + 0.1, pair.target + 0.1, pair.xy)
+    torch.testing.assert_close(adjudicator(lighter, candidates), adjudicator(pair, candidates), atol=1e-5, rtol=1e-4)
+
+
+def test_queries_do_not_influence_each_other(network):
+    pair, candidates = example(n=3)
+    together = network(pair, candidates)
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = network(
+            Pair(pair.source, pair.target, pair.xy[one]), Candidates(candidates.response[one], candidates.peak[one])
+        )
+        torch.testing.assert_close(alone, together[one], atol=1e-5, rtol=1e-4)
+
+
+def test_normalisation_travels_with_the_weights(network, tmp_path):
+    network.mean += 2
+    network.std *= 3
+    save_file(network.state_dict(), tmp_path / "lpa.safetensors")
+    loaded = hub.load_learned(tmp_path / "lpa.safetensors")
+    pair, candidates = example()
+    assert torch.equal(loaded(pair, candidates), network(pair, candidates))
+    assert torch.equal(loaded.mean, torch.full((16,), 2.0))
+
+
+def test_wrong_weights_get_a_sentence(network, tmp_path):
+    path = tmp_path / "lpa.safetensors"
+    with pytest.raises(InputError, match="no LPA weights"):
+        hub.load_learned(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="does not hold"):
+        hub.load_learned(path)
+    state = network.state_dict()
+    del state["mean"]
+    save_file(state, path)
+    with pytest.raises(InputError, match="does not hold"):
+        hub.load_learned(path)
+    save_file({**network.state_dict(), "mean": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match="does not hold"):
+        hub.load_learned(path)
+
+
+def test_uniform_is_uniform():
+    weights = uniform(*example(m=4))
+    assert torch.equal(weights, torch.full((2, 4), 0.25))
