@@ -4,6 +4,9 @@ from typing import Protocol
 
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
+from lpa_cwm.commands.predict import Predict
+from lpa_cwm.commands.score import Score
+from lpa_cwm.commands.simulate import Simulate
 from lpa_cwm.commands.track import Track
 from lpa_cwm.commands.train import Train
 
@@ -16,7 +19,10 @@ class Command(Protocol):
 
 COMMANDS: dict[str, type[Command]] = {
     "track": Track,
+    "predict": Predict,
+    "score": Score,
     "fetch": Fetch,
     "methods": Methods,
     "train": Train,
+    "simulate": Simulate,
 }

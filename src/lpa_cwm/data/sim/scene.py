@@ -1,0 +1,134 @@
+"""A scene: bodies with their motion, the camera's way, surroundings and light, all functions of an identity."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int
+
+from lpa_cwm.data.pairs import draws
+from lpa_cwm.data.sim.assets import Assets
+from lpa_cwm.data.sim.environment import Environment, Indoors, Outdoors
+from lpa_cwm.data.sim.mesh import Mesh
+from lpa_cwm.data.sim.physics import SUBSTEPS, Cast, Motion, collide
+from lpa_cwm.data.sim.poses import Poses, looking
+from lpa_cwm.data.sim.recipe import Recipe
+from lpa_cwm.data.sim.texture import Texture
+from lpa_cwm.keys import Part
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The triangles of all bodies in one table."""
+
+    first: Int[np.ndarray, "n"]
+    """Row of each body's first triangle."""
+    uv: Float32[np.ndarray, "f 3 2"]
+    normals: Float32[np.ndarray, "f 3 3"]
+    texels: Float32[np.ndarray, "f"]
+    texture: Texture
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Everything there is to see, at every moment: a moment is a step of the simulation, `SUBSTEPS` of them a frame."""
+
+    recipe: Recipe
+    meshes: list[Mesh]
+    scale: Float[np.ndarray, "n"]
+    motion: Motion
+    camera: Poses
+    environment: Environment
+
+    def moment(self, frame: float) -> int:
+        """The step nearest to a frame; frames from -1 to one past the last are known."""
+        return round((frame + 1) * SUBSTEPS)
+
+    @cached_property
+    def moving(self) -> Bool[np.ndarray, "n"]:
+        """Which bodies move by more than a twentieth of a unit during the clip."""
+        way = self.motion.poses.position - self.motion.poses.position[:1]
+        return np.linalg.norm(way, axis=-1).max(0) > 0.05
+
+    @cached_property
+    def surface(self) -> Surface:
+        """The bodies' triangles."""
+        counts = [len(mesh.faces) for mesh in self.meshes]
+        return Surface(
+            first=np.concatenate(([0], np.cumsum(counts[:-1]))).astype(np.int64),
+            uv=np.concatenate([mesh.uv for mesh in self.meshes]),
+            normals=np.concatenate([mesh.normals for mesh in self.meshes]),
+            texels=np.concatenate([mesh.texels / size for mesh, size in zip(self.meshes, self.scale, strict=True)]),
+            texture=Texture.stack([mesh.texture for mesh in self.meshes]),
+        )
+
+    def place(
+        self, local: Float32[np.ndarray, "n 3"], body: Int[np.ndarray, "n"], moment: int
+    ) -> Float32[np.ndarray, "n 3"]:
+        """World coordinates, at a moment, of points that belong to bodies; body 0 is the surroundings."""
+        world = local.copy()
+        order = np.argsort(body, kind="stable")
+        bounds = np.searchsorted(body[order], np.arange(1, len(self.meshes) + 2))
+        pose = self.motion.poses[moment]
+        for number in np.flatnonzero(np.diff(bounds)):
+            own = order[bounds[number] : bounds[number + 1]]
+            turn = (self.scale[number] * pose.rotation[number]).T.astype(np.float32)
+            world[own] = local[own] @ turn + pose.position[number].astype(np.float32)
+        return world
+
+
+def draw_scene(recipe: Recipe, assets: Assets, identity: tuple[Part, ...]) -> Scene:
+    """The scene of an identity; its physics do not depend on how it is filmed."""
+    rng = draws("scene", recipe.name, assets.split, *identity)
+    resting, tossed = (int(rng.integers(low, high + 1)) for low, high in (recipe.resting, recipe.tossed))
+    meshes = [assets.body(rng) for _ in range(resting + tossed)]
+    scale = rng.uniform(*recipe.scale, len(meshes))
+    environment = (Outdoors if rng.random() < recipe.outdoors else Indoors).drawn(assets, rng)
+    actors = Cast(meshes, scale, tossed, environment.walls)
+    motion = collide(recipe, actors, rng)
+    return Scene(recipe, meshes, scale, motion, filmed(recipe, motion.poses, actors.radius, rng), environment)
+
+
+def filmed(recipe: Recipe, bodies: Poses, radius: Float[np.ndarray, "n"], rng: np.random.Generator) -> Poses:
+    """A camera's way that does not run into any body."""
+    time = (np.arange(len(bodies.position)) / SUBSTEPS - 1) / (recipe.frames - 1)
+    position, attempts = np.zeros((len(time), 3)), 0
+    while attempts < 50 and not clears(position, bodies, radius, 0.5 * recipe.lowest):
+        start, end = line_in_shell(recipe, rng)
+        position = start + time[:, None] * (end - start)
+        attempts += 1
+    gaze = recipe.gaze * rng.uniform(-0.5, 0.5, (2, 3))
+    target = gaze[0] + time[:, None] * (gaze[1] - gaze[0])
+    wobble = recipe.shake * shaking(time, rng)
+    away = np.linalg.norm(position - target, axis=-1, keepdims=True)
+    return looking(position, target + away * wobble[:, :3], wobble[:, 3])
+
+
+def clears(position: Float[np.ndarray, "s 3"], bodies: Poses, radius: Float[np.ndarray, "n"], lowest: float) -> bool:
+    """Whether a way stays above the ground and outside the balls that hold the bodies."""
+    gap = np.linalg.norm(bodies.position - position[:, None], axis=-1) - radius
+    return bool(gap.min() > 0.3 and position[:, 2].min() > lowest)
+
+
+def line_in_shell(recipe: Recipe, rng: np.random.Generator) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
+    """Two points of the shell above the ground, as far apart as the recipe says."""
+    while True:
+        start = point_in_shell(recipe, rng)
+        step = rng.normal(size=3)
+        end = start + step * rng.uniform(*recipe.travel) / np.linalg.norm(step)
+        if recipe.shell[0] <= np.linalg.norm(end) <= recipe.shell[1] and end[2] >= recipe.lowest:
+            return start, end
+
+
+def point_in_shell(recipe: Recipe, rng: np.random.Generator) -> Float[np.ndarray, "3"]:
+    """A point between the two distances, above the ground."""
+    while True:
+        point = rng.uniform(-recipe.shell[1], recipe.shell[1], 3)
+        if recipe.shell[0] <= np.linalg.norm(point) <= recipe.shell[1] and point[2] >= recipe.lowest:
+            return point
+
+
+def shaking(time: Float[np.ndarray, "s"], rng: np.random.Generator) -> Float[np.ndarray, "s 4"]:
+    """Four smooth random functions of time, of order one."""
+    rate, phase = rng.uniform(2, 12, (4, 3)), rng.uniform(0, 2 * np.pi, (4, 3))
+    return np.sin(time[:, None, None] * rate + phase).mean(-1)

@@ -1,0 +1,111 @@
+"""Images on surfaces, read through a pyramid of ever smaller copies, so that distant detail does not shimmer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+Wrap = Literal["none", "across", "both"]
+Colour = Float[np.ndarray, "n 3"]
+Picture = Float[np.ndarray, "h w 3"]
+
+_STEPS = np.arange(4097) / 4096
+_ENCODED = np.where(_STEPS <= 0.0031308, 12.92 * _STEPS, 1.055 * _STEPS ** (1 / 2.4) - 0.055)
+ENCODED = np.round(255 * _ENCODED).astype(np.uint8)
+_LEVELS = np.arange(256) / 255
+LINEAR = np.where(_LEVELS <= 0.04045, _LEVELS / 12.92, ((_LEVELS + 0.055) / 1.055) ** 2.4).astype(np.float32)
+
+
+def linear(picture: UInt8[np.ndarray, "*hw 3"]) -> Float[np.ndarray, "*hw 3"]:
+    """sRGB bytes to light, in which averages are meaningful."""
+    return LINEAR[picture]
+
+
+def encoded(light: Float[np.ndarray, "*hw 3"]) -> UInt8[np.ndarray, "*hw 3"]:
+    """Light to sRGB bytes; what is brighter than white is white."""
+    return ENCODED[(np.clip(light, 0, 1) * 4096 + 0.5).astype(np.int32)]
+
+
+def padded(image: Float[Tensor, "1 3 h w"], wrap: Wrap) -> Float[Tensor, "1 3 h2 w2"]:
+    """One more pixel on every side, so that interpolation at the border sees what lies beyond it."""
+    image = F.pad(image, (1, 1, 0, 0), mode="replicate" if wrap == "none" else "circular")
+    return F.pad(image, (0, 0, 1, 1), mode="circular" if wrap == "both" else "replicate")
+
+
+@dataclass(frozen=True)
+class Texture:
+    """Pages of equal size, each with its pyramid: the full image, and beside it a column of the smaller ones."""
+
+    atlas: Float[Tensor, "1 3 h w"]
+    corner: Int[np.ndarray, "levels 2"]
+    """(x, y) in the first page's part of the atlas where each level begins."""
+    size: Int[np.ndarray, "levels 2"]
+    """(width, height) of each level."""
+    pages: int = 1
+
+    @classmethod
+    def of(cls, picture: Picture, wrap: Wrap = "none") -> "Texture":
+        """The pyramid of a linear picture; sides are halved while both are even and more than four pixels."""
+        level = rearrange(torch.from_numpy(picture), "h w c -> 1 c h w").float().contiguous()
+        levels = [level]
+        while min(level.shape[-2:]) > 4 and not any(side % 2 for side in level.shape[-2:]):
+            level = F.avg_pool2d(level, 2)
+            levels.append(level)
+        size = np.array([(level.shape[-1], level.shape[-2]) for level in levels])
+        corner = np.ones_like(size)
+        corner[1:, 0] = size[0, 0] + 3
+        corner[2:, 1] += np.cumsum(size[1:-1, 1] + 2)
+        column = size[1:].max(0)[0] + 2 if len(levels) > 1 else 0
+        atlas = torch.zeros(1, 3, max(size[0, 1], int(np.sum(size[1:, 1] + 2))) + 2, size[0, 0] + 2 + column)
+        for level, (x, y) in zip(levels, corner, strict=True):
+            whole = padded(level, wrap)
+            atlas[..., y - 1 : y - 1 + whole.shape[-2], x - 1 : x - 1 + whole.shape[-1]] = whole
+        return cls(atlas, corner, size)
+
+    @classmethod
+    def stack(cls, textures: Sequence["Texture"]) -> "Texture":
+        """Textures of equal size as the pages of one."""
+        first = textures[0]
+        return cls(torch.cat([one.atlas for one in textures], dim=2), first.corner, first.size, len(textures))
+
+    @property
+    def texels(self) -> float:
+        """Side of a square with as many texels as the full image."""
+        return float(np.sqrt(self.size[0].prod()))
+
+    def level(self, level: int) -> Picture:
+        """One of the smaller copies."""
+        (x, y), (width, height) = self.corner[level], self.size[level]
+        return rearrange(self.atlas[0, :, y : y + height, x : x + width], "c h w -> h w c").numpy()
+
+    def read(
+        self, uv: Float[np.ndarray, "n 2"], level: Float[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int = 0
+    ) -> Colour:
+        """Colours at points of the unit square, the origin at its upper left; `level` is log2 of texels per sample."""
+        level = np.clip(level, 0, len(self.size) - 1)
+        fine = level.astype(np.int32)
+        share = (level - fine)[:, None]
+        colour = self._read_level(uv, fine, page)
+        blurred = share[:, 0] > 0
+        if blurred.any():
+            coarse = self._read_level(uv, np.minimum(fine + 1, len(self.size) - 1), page)
+            colour = colour + share * (coarse - colour)
+        return colour
+
+    def _read_level(
+        self, uv: Float[np.ndarray, "n 2"], level: Int[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int
+    ) -> Colour:
+        height, width = self.atlas.shape[-2:]
+        whole = np.array([width, height], dtype=np.float32)
+        scale = (2 * self.size / whole).astype(np.float32)
+        shift = (2 * self.corner / whole - 1).astype(np.float32)
+        grid = uv * scale[level] + shift[level]
+        grid[:, 1] += 2 / self.pages * np.asarray(page, dtype=np.float32)
+        colour = F.grid_sample(self.atlas, torch.from_numpy(grid)[None, None], align_corners=False)
+        return colour[0, :, 0].numpy().T

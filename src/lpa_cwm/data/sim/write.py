@@ -1,0 +1,109 @@
+"""Files of simulated clips: MOVi-F records to train on, TAP-Vid pickles to be measured by."""
+
+import io
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from lpa_cwm.data.sim.assets import Assets
+from lpa_cwm.data.sim.clip import SimClip, simulate_clip
+from lpa_cwm.data.sim.movi import movi_record
+from lpa_cwm.data.sim.preview import sheet
+from lpa_cwm.data.sim.recipe import RECIPES
+from lpa_cwm.data.sim.record import write_records
+from lpa_cwm.data.sim.render import Film
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import written_aside
+from lpa_cwm.progress import progress
+
+Form = Literal["movi", "tapvid"]
+QUALITY = 95
+
+
+@dataclass(frozen=True)
+class Production:
+    """A numbered series of clips: clip i is the same however the series is cut into files and shared out."""
+
+    assets: Assets
+    film: Film
+    recipe: str = "movi"
+    """A recipe's name, or "mixed": the recipes in turn."""
+    seed: int = 0
+    clips: int = 16
+    per_file: int = 16
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return -(-self.clips // self.per_file)
+
+    def clip(self, number: int) -> SimClip:
+        """The clip of this number."""
+        names = list(RECIPES)
+        recipe = names[number % len(names)] if self.recipe == "mixed" else self.recipe
+        return simulate_clip((self.seed, number), recipe, self.assets, self.film)
+
+    def clips_of(self, file: int) -> Iterator[SimClip]:
+        """The clips of one file, with a progress line."""
+        numbers = range(file * self.per_file, min((file + 1) * self.per_file, self.clips))
+        label = f"file {file + 1} of {self.files}"
+        return map(self.clip, progress(numbers, total=len(numbers), label=label))
+
+    def path(self, folder: Path, file: int, form: Form) -> Path:
+        """Where a file goes."""
+        stem = f"sim_{self.recipe}_{self.film.size}-{self.assets.split}"
+        number = f"{file:05d}-of-{self.files:05d}"
+        return folder / (f"{stem}.tfrecord-{number}" if form == "movi" else f"{stem}-{number}.pkl")
+
+
+def produce(series: Production, folder: Path, form: Form, share: tuple[int, int], tracks: int = 256) -> list[Path]:
+    """Write the files of a series that fall to worker `share[0]` of `share[1]`; those that exist are left alone."""
+    paths = []
+    for file in range(share[0], series.files, share[1]):
+        path = series.path(folder, file, form)
+        paths.append(path)
+        if not path.exists():
+            with written_aside(path) as aside:
+                if form == "movi":
+                    write_records(aside, map(movi_record, series.clips_of(file)))
+                else:
+                    aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
+    return paths
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """This worker and the number of workers, of "i/n"."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[0]) >= int(parts[1]):
+        raise InputError(f"The shard is '{text}'; expected this worker and the number of workers, as in 0/4 to 3/4.")
+    return int(parts[0]), int(parts[1])
+
+
+def write_sheet(series: Production, path: Path) -> Path:
+    """The contact sheet of a series."""
+    with written_aside(path) as aside:
+        Image.fromarray(sheet(list(series.clips_of(0)))).save(aside)
+    return path
+
+
+def jpeg(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
+    """A JPEG without chroma subsampling."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    return buffer.getvalue()
+
+
+def tapvid_entry(clip: SimClip, tracks: int) -> dict[str, np.ndarray]:
+    """A clip as TAP-Vid has it: JPEG frames, points as shares of the frame, and where they are hidden."""
+    found = clip.tracks(tracks)
+    return {
+        "video": np.array([jpeg(clip.picture(frame)) for frame in range(len(clip))]),
+        "points": (np.nan_to_num(found.xy, nan=-1.0) / clip.film.size).astype(np.float32),
+        "occluded": ~found.visible,
+    }
