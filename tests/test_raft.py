@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftFlow, load_raft
+from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftFlow, read_raft
 from lpa_cwm.baselines.raft.correlation import Pyramid
 from lpa_cwm.baselines.raft.update import Gru, upsample_convex
-from lpa_cwm.baselines.table import load
+from lpa_cwm.baselines.raft.weights import layout_of, renamed
+from lpa_cwm.baselines.smurf import RangeMap, landings
+from lpa_cwm.baselines.table import rival
 from lpa_cwm.data.fetch import RAFT
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -50,7 +52,7 @@ def test_parameter_counts(layout, count):
 def test_flow_is_the_published_one(name):
     golden = np.load(SHARED / "golden" / "raft_flow.npz")
     first, second = (torch.from_numpy(golden[key]).permute(2, 0, 1) for key in ("frame0", "frame1"))
-    flow = RaftFlow(load_raft(fetched(f"raft-{name}.pth")), iterations=12)
+    flow = RaftFlow(read_raft(fetched(f"raft-{name}.pth")), iterations=12)
     both = flow(torch.stack((first, second)), torch.stack((second, first)))
     for found, direction in zip(both, ("fwd", "bwd"), strict=True):
         assert np.abs(found.numpy() - golden[f"raft_{name}_{direction}"]).max() < 1e-3
@@ -150,19 +152,101 @@ def test_files_with_the_wrapper_s_prefix_and_the_doubled_norm_load(tmp_path):
     state = {f"module.{name}": tensor for name, tensor in network.state_dict().items()}
     state["module.cnet.layer2.0.norm3.weight"] = state["module.cnet.layer2.0.downsample.1.weight"]
     torch.save(state, tmp_path / "raft-things.pth")
-    loaded = load(f"raft:{tmp_path / 'raft-things.pth'}").flow.network
+    loaded = rival(f"raft:{tmp_path / 'raft-things.pth'}").load().flow.network
     for name, tensor in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
 
 
+@needs_shared
+def test_smurf_port_s_names_are_understood():
+    """The port has torchvision's names, which prefix each encoder and unit differently."""
+    port = json.loads((SHARED / "facts" / "keys" / "smurf_torch_port.json").read_text())
+    state = renamed({name: torch.zeros(shape) for name, shape in port.items()})
+    assert layout_of(state) == SMURF
+    assert {name: tensor.shape for name, tensor in state.items()} == {
+        name: tensor.shape for name, tensor in Raft(SMURF).state_dict().items()
+    }
+
+
+def in_tensorflow(state):
+    """A SMURF state dict as its authors' framework stores it, with an optimiser's leavings."""
+    arrays = {"optimizer_step/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(())}
+    for name, tensor in state.items():
+        *path, kind = name.split(".")
+        path = "/".join(f"layer_with_weights-{part}" if part.isdigit() else part for part in path)
+        path = path.replace("mask/layer_with_weights-2", "mask/layer_with_weights-1")
+        model = "flow_model" if path.startswith("update_block") else "feature_model"
+        array = tensor.permute(2, 3, 1, 0).numpy() if kind == "weight" else tensor.numpy()
+        place = f"{model}/{path}/{'kernel' if kind == 'weight' else 'bias'}"
+        arrays[f"{place}/.ATTRIBUTES/VARIABLE_VALUE"] = array
+        arrays[f"{place}/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE"] = np.zeros_like(array)
+    return arrays
+
+
+def test_smurf_s_variables_load(tmp_path):
+    network = untrained(SMURF).network
+    arrays = in_tensorflow(network.state_dict())
+    assert (
+        "feature_model/cnet/layer2/layer_with_weights-0/downsample/layer_with_weights-0/kernel"
+        + ("/.ATTRIBUTES/VARIABLE_VALUE")
+        in arrays
+    )
+    assert arrays["flow_model/update_block/gru/convz1/kernel/.ATTRIBUTES/VARIABLE_VALUE"].shape == (1, 5, 384, 128)
+    np.savez(tmp_path / "smurf.npz", **arrays)
+    loaded = read_raft(tmp_path / "smurf.npz")
+    assert loaded.layout == SMURF
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def plain_landings(flow):
+    _, height, width = flow.shape
+    counts = np.zeros((height, width))
+    for j in range(height):
+        for i in range(width):
+            x, y = i + flow[0, j, i], j + flow[1, j, i]
+            if not (math.isfinite(x) and math.isfinite(y)):
+                continue
+            for v in (math.floor(y), math.floor(y) + 1):
+                for u in (math.floor(x), math.floor(x) + 1):
+                    if 0 <= u < width and 0 <= v < height:
+                        counts[v, u] += (1 - abs(x - u)) * (1 - abs(y - v))
+    return counts
+
+
+def test_range_map_equals_a_plain_loop():
+    flow = rand(2, 2, 9, 13) * 3
+    flow[0, :, 2, 3], flow[1, 0, 4, 4] = torch.nan, 1e9
+    found = landings(flow)
+    for one, counts in zip(flow, found, strict=True):
+        np.testing.assert_allclose(counts, plain_landings(one.numpy()), atol=1e-5)
+
+
+def test_smurf_hides_what_the_flow_back_never_lands_on():
+    forward, backward = torch.zeros(1, 2, 8, 10), torch.zeros(1, 2, 8, 10)
+    backward[0, 0, :, :5] = 40.0  # The left half of the target comes from nowhere.
+    xy = torch.tensor([[2.5, 3.5], [7.5, 3.5]])
+    strength, visible = RangeMap()(forward, backward, xy, xy[None])
+    assert visible.tolist() == [[False, True]]
+    assert strength.tolist() == [[-1.0, 0.0]]
+
+
+def test_half_an_occlusion_hides():
+    backward = torch.zeros(1, 2, 4, 6)
+    backward[0, 0, 1, 2] = 0.5  # Pixel (2, 1) keeps half of what lands on it.
+    xy = torch.tensor([[2.5, 1.5]])
+    assert RangeMap()(backward, backward, xy, xy[None])[1].tolist() == [[False]]
+    assert RangeMap(limit=0.6)(backward, backward, xy, xy[None])[1].tolist() == [[True]]
+
+
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        load_raft(tmp_path / "none.pth")
+        read_raft(tmp_path / "none.pth")
     (tmp_path / "text.pth").write_text("hello")
     with pytest.raises(InputError, match="not a file of named tensors"):
-        load_raft(tmp_path / "text.pth")
+        read_raft(tmp_path / "text.pth")
     state = untrained(LARGE).network.state_dict()
     del state["fnet.conv1.bias"]
     torch.save(state, tmp_path / "less.pth")
     with pytest.raises(InputError, match=r"1 tensors differ, first fnet.conv1.bias \(absent instead of \(64,\)\)"):
-        load_raft(tmp_path / "less.pth")
+        read_raft(tmp_path / "less.pth")

@@ -2,14 +2,17 @@
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lpa_cwm.baselines.dis import Dis
+from lpa_cwm.baselines.external import COTRACKER3, DODUO, GMRW, load_sea_raft, missing_sea_raft
 from lpa_cwm.baselines.pairwise import PairwiseTracker
-from lpa_cwm.baselines.raft import RaftFlow, load_raft
+from lpa_cwm.baselines.raft import SMURF, RaftFlow, read_raft
+from lpa_cwm.baselines.settings import settings, settings_file, variable
+from lpa_cwm.baselines.smurf import RangeMap
 from lpa_cwm.baselines.static import StaticPoint
 from lpa_cwm.data.fetch import RAFT
 from lpa_cwm.errors import InputError
@@ -51,22 +54,45 @@ def missing_raft(file: str) -> str | None:
     return None
 
 
-def dis(**settings: Any) -> Tracker:
+def missing_smurf() -> str | None:
+    """SMURF's weights have to be exported from its authors' framework once."""
+    path = settings("smurf", ("checkpoint", "iterations"), {}).get("checkpoint")
+    if path is None:
+        place = f"checkpoint in [smurf] of {settings_file()}"
+        return f"smurf needs its weights as an .npz file: set {variable('smurf', 'checkpoint')}, or {place}."
+    return None if Path(path).is_file() else f"The checkpoint of smurf, {path}, does not exist."
+
+
+def load_dis(**given: Any) -> Tracker:
     """Settings are those of `PairwiseTracker`."""
-    return PairwiseTracker(Dis(), **settings)
+    return PairwiseTracker(Dis(), **given)
 
 
-def raft(file: str, checkpoint: Path | str | None = None, iterations: int = 12, **settings: Any) -> Tracker:
+def load_raft(file: str, checkpoint: Path | str | None = None, iterations: int = 12, **given: Any) -> Tracker:
     """One of the fetched files, or any of RAFT's published ones given as `checkpoint`."""
     path = Path(checkpoint) if checkpoint else RAFT.path(file)
-    return PairwiseTracker(RaftFlow(load_raft(path), iterations), **settings)
+    return PairwiseTracker(RaftFlow(read_raft(path), iterations), **given)
+
+
+def load_smurf(**given: Any) -> Tracker:
+    """The exported variables, or the weights of its port to PyTorch."""
+    values = settings("smurf", ("checkpoint", "iterations"), given)
+    if "checkpoint" not in values:
+        raise InputError(str(missing_smurf()))
+    network = read_raft(Path(values["checkpoint"]))
+    if network.layout != SMURF:
+        raise InputError(f"{values['checkpoint']} holds RAFT's weights; expected SMURF's: use `--method raft` for it.")
+    return PairwiseTracker(RaftFlow(network, int(values.get("iterations", 12))), RangeMap())
 
 
 def raft_rival(name: str, file: str, trained_on: str) -> Rival:
     """RAFT with one of its published files."""
-    what = f"RAFT optical flow trained on {trained_on}; query to target, forward-backward visibility at 6 px."
-    return Rival(name, what, "BSD-3-Clause", "lpa-cwm fetch raft", partial(missing_raft, file), partial(raft, file))
+    what = f"RAFT flow trained on {trained_on}; {PAIRWISE}"
+    missing, load = partial(missing_raft, file), partial(load_raft, file)
+    return Rival(name, what, "BSD-3-Clause", "lpa-cwm fetch raft", missing, load)
 
+
+PAIRWISE = "query to target, forward-backward visibility at 6 px."
 
 _ALL = (
     Rival(
@@ -79,30 +105,64 @@ _ALL = (
     ),
     Rival(
         name="dis",
-        what="OpenCV's dense inverse search flow; query to target, forward-backward visibility at 6 px.",
+        what=f"OpenCV's dense inverse search flow; {PAIRWISE}",
         licence="Apache-2.0",
         source='pip install "lpa-cwm[flow]"',
         missing=missing_opencv,
-        load=dis,
+        load=load_dis,
     ),
     raft_rival("raft", "raft-sintel.pth", "Sintel and others"),
     raft_rival("raft-small", "raft-small.pth", "Things, with a fifth of the weights"),
     raft_rival("raft-kitti", "raft-kitti.pth", "KITTI"),
+    Rival(
+        name="smurf",
+        what="SMURF flow, learnt without labels; query to target, its own occlusion at 0.5.",
+        licence="Apache-2.0 (code), none given (weights)",
+        source="github.com/google-research/google-research/tree/master/smurf",
+        missing=missing_smurf,
+        load=load_smurf,
+    ),
+    Rival(
+        name="sea-raft",
+        what=f"SEA-RAFT flow; {PAIRWISE}",
+        licence="BSD-3-Clause",
+        source="github.com/princeton-vl/SEA-RAFT, or pip install ptlflow",
+        missing=missing_sea_raft,
+        load=load_sea_raft,
+    ),
+    Rival(
+        name="gmrw",
+        what="GMRW, global matching random walks; its tracking utility over adjacent frames, 3 px.",
+        licence="MIT",
+        source="github.com/ayshrv/gmrw",
+        missing=GMRW.missing,
+        load=GMRW.load,
+    ),
+    Rival(
+        name="doduo",
+        what=f"DODUO dense correspondence; {PAIRWISE}",
+        licence="MIT",
+        source="github.com/UT-Austin-RPL/Doduo",
+        missing=DODUO.missing,
+        load=DODUO.load,
+    ),
+    Rival(
+        name="cotracker3",
+        what="CoTracker3, the offline predictor on the whole video, with its own visibility.",
+        licence="CC-BY-NC-4.0 (not for commercial use)",
+        source="github.com/facebookresearch/co-tracker",
+        missing=COTRACKER3.missing,
+        load=COTRACKER3.load,
+    ),
 )
 
 RIVALS: dict[str, Rival] = {rival.name: rival for rival in _ALL}
 
 
-def rival(name: str) -> Rival:
-    """Look a rival up by name."""
+def rival(method: str) -> Rival:
+    """The rival called `NAME`, or `NAME:PATH` with its checkpoint at a path."""
+    name, _, path = method.partition(":")
     if name not in RIVALS:
         raise InputError(f"{name!r} is no known method; choose one of {', '.join(RIVALS)}.")
-    return RIVALS[name]
-
-
-def load(method: str, **settings: Any) -> Tracker:
-    """The tracker called `NAME`, or `NAME:PATH` with the checkpoint at a path."""
-    name, _, path = method.partition(":")
-    if path:
-        settings["checkpoint"] = Path(path)
-    return rival(name).load(**settings)
+    found = RIVALS[name]
+    return replace(found, load=partial(found.load, checkpoint=Path(path))) if path else found

@@ -1,0 +1,1 @@
+"""Scripts that run in other people's environments; `serve.py` says how they are spoken to."""
