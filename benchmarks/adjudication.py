@@ -1,0 +1,74 @@
+"""What LPA costs: its share of one frame pair, and its sixteen statistics against a plain loop in the same run.
+
+python benchmarks/adjudication.py [--world compact]
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from lpa_cwm import hub
+from lpa_cwm.adjudicate import evidence
+from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.bundled import bundled_clip
+from lpa_cwm.config import Method
+from lpa_cwm.probe import Probe, magnitude
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Grid, Pair
+from lpa_cwm.world.masks import random_masks, shared
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from evidence_reference import reference
+
+
+def seconds(work, repeats=5):
+    """The fastest of several runs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@dataclass(frozen=True)
+class Adjudication:
+    """Time one pair with 16 queries and M = 10."""
+
+    world: str = "toy"
+    plain: int = 8
+    """Candidates the plain loop does; its time is scaled up."""
+
+    def run(self):
+        world = hub.load_world(self.world)
+        clip = bundled_clip(self.world)
+        queries = Grid(4).on(clip.hw)
+        tracker = CwmTracker(world, Learned().eval(), Method(batch=16))
+        whole = tracker.shoot(clip[0]).whole, tracker.shoot(clip[4]).whole
+        scene = world.observe(*whole)
+        probe = Probe(world, scene, shared(random_masks(10, tracker.patches, "benchmark"), 16), queries.xy, 16)
+        _, candidates = next(iter(probe.candidates()))
+        pair = Pair(*whole, queries.xy)
+        strength = magnitude(candidates.response)
+        pairs = list(tracker.pairs(clip, queries))[3][0]
+        with torch.inference_mode():
+            total = seconds(lambda: tracker.follow(pairs, queries.xy))
+            learned = seconds(lambda: tracker.adjudicator(pair, candidates))
+            vectorised = seconds(lambda: evidence.statistics(pair, candidates.peak, strength))
+        flat = [(n, m) for n in range(16) for m in range(10)][: self.plain]
+        loop = seconds(lambda: [reference(pair, pair.xy[n], candidates.peak[n, m], strength[n, m]) for n, m in flat], 1)
+        loop *= 160 / self.plain
+        print(f"one pair, 16 queries, M = 10, R = 1, {self.world} world: {total:.3f} s")
+        print(f"  LPA: {learned:.3f} s, {learned / total:.0%} of it")
+        print(
+            f"  16 statistics of 160 candidates: {vectorised:.3f} s, plain loop {loop:.1f} s, "
+            f"ratio {loop / vectorised:.0f}"
+        )
+
+
+if __name__ == "__main__":
+    tyro.cli(Adjudication).run()
