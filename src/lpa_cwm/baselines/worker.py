@@ -34,7 +34,7 @@ class Checkout:
     """Where somebody else's code is and how to run it."""
 
     method: str
-    """Name of a script in `workers`."""
+    """Name of a script in `workers`, or the whole path of one without its suffix."""
     checkout: Path
     checkpoint: Path
     python: str = sys.executable
@@ -85,7 +85,7 @@ class Running:
         lines = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines()]
         words = " | ".join([line for line in lines if line][-LAST_LINES:]) or "nothing"
         self.end()
-        raise InputError(f"The worker of {self.checkout.method} {what}; its last words: {words}")
+        raise InputError(f"The worker of {Path(self.checkout.method).name} {what}; its last words: {words}")
 
 
 def talk(process: subprocess.Popen[bytes], question: Arrays | None) -> Arrays | None:

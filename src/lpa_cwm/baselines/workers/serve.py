@@ -76,7 +76,7 @@ def private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def loader(name: str) -> Callable[[Place], Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]:
-    """The `load` function of a script beside this one, whose folder must not hide the checkout's modules."""
+    """The `load` function of a script, by its name or whole path; our folder must not hide the checkout's modules."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
     spec = importlib.util.spec_from_file_location("worker_" + name, os.path.join(folder, name + ".py"))
@@ -87,18 +87,22 @@ def loader(name: str) -> Callable[[Place], Callable[[dict[str, np.ndarray]], dic
     return module.load
 
 
-def place() -> tuple[str, Place]:
-    """The method and its place, from the command line; the device `auto` is the GPU where there is one."""
+def best_device() -> str:
+    """The GPU where there is one."""
     import torch
 
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def place() -> tuple[str, Place]:
+    """The method and its place, from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("method")
     for name in ("checkout", "checkpoint", "device"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--option", action="append", default=[])
     given = parser.parse_args()
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    device = best if given.device == "auto" else given.device
+    device = best_device() if given.device == "auto" else given.device
     options = dict(option.split("=", 1) for option in given.option)
     return given.method, Place(given.checkout, given.checkpoint, device, options)
 

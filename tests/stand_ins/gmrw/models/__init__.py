@@ -1,0 +1,3 @@
+"""Stand-in for GMRW's package of models."""
+
+from models.gmrw import GMRW as GMRW
