@@ -35,16 +35,17 @@ def load_dataset(path: Path | str, selection: Selection | None = None) -> "TapVi
     path = Path(path)
     if not path.exists():
         raise InputError(f"There is no {path}; expected a TAP-Vid pickle, a folder of them, or Kinetics' csv.")
-    return TapVid(path.name if path.is_dir() else path.stem, _shards(path), selection or Selection())
+    return TapVid(path, selection or Selection())
 
 
 class TapVid:
-    """A benchmark as samples at 256 x 256 pixels, in the order of its files."""
+    """A benchmark as samples at 256 x 256 pixels, in the order of its files; can be sent to another process."""
 
-    def __init__(self, name: str, shards: list[Shard], selection: Selection) -> None:
-        self.name = name
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self.path = path
+        self.name = path.name if path.is_dir() else path.stem
         self.selection = selection
-        self._shards = shards
+        self._shards = _shards(path)
         self._loaded: tuple[int, Contents] = (-1, {})
         places = self._index()
         self.names = selection.of_names(list(places))
@@ -56,6 +57,10 @@ class TapVid:
     def __getitem__(self, index: int) -> Sample:
         """One video with its queries and truth; its frames are decoded and resized once each, when asked for."""
         return _sample(self._recording(index), self.selection)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the loaded file, which whoever receives this reads himself."""
+        return vars(self) | {"_loaded": (-1, {})}
 
     def fingerprint(self, index: int) -> str:
         """A hash of the content of a video's selected frames."""

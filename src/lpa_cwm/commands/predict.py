@@ -1,0 +1,115 @@
+"""`lpa-cwm predict`: a data set in, one prediction file per video out."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from lpa_cwm.config import METHODS, Method
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.errors import InputError
+
+if TYPE_CHECKING:
+    from lpa_cwm.experiments.predict import Executor
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Track the videos of a data set; run it again to go on where it stopped."""
+
+    dataset: Annotated[Path, Positional]
+    """A TAP-Vid pickle, a folder of them, or the csv of Kinetics with its clips beside it."""
+    out: Path
+    """Folder of the run; it holds one configuration."""
+    method: str = "uniform"
+    """How candidates are weighed: uniform, apa or lpa; or a rival (see `lpa-cwm methods`)."""
+    world: str = "toy"
+    """World model that is asked."""
+    score: str = "compact"
+    """Score field that apa asks."""
+    weights: Path | None = None
+    """LPA weights other than the shipped ones."""
+    device: str = "cpu"
+    """Where to compute, for example cuda."""
+    shard: str = "1/1"
+    """Do only the i-th of n parts, for example 2/8; the parts together make the whole run."""
+    executor: Literal["local", "ray"] = "local"
+    """One video after the other here, or over a Ray cluster (`RAY_ADDRESS`, else this machine)."""
+    workers: int | None = None
+    """Ray actors; by default one for each device."""
+    json: bool = False
+    """Print a summary for machines."""
+    selection: Annotated[Selection, OmitArgPrefixes] = field(default_factory=Selection)
+    """The part of the data set that is used."""
+    numbers: Annotated[Method, OmitArgPrefixes] = field(default_factory=Method)
+    """The numbers of the method."""
+
+    def run(self) -> None:
+        """Check everything, then track what is not there yet."""
+        from lpa_cwm import hub
+        from lpa_cwm.data.tapvid import load_dataset
+        from lpa_cwm.experiments.manifest import manifest_of
+        from lpa_cwm.experiments.predict import Job, Shard, predict
+        from lpa_cwm.experiments.run import Run, software
+
+        shard = Shard.parse(self.shard)
+        dataset = load_dataset(self.dataset, self.selection)
+        path = str(self.dataset.resolve())
+        run = Run(self.method, self.identity(), path, self.selection, manifest_of(dataset), software())
+        job = Job(dataset, partial(hub.tracker, self.method, **self.settings()))
+        made, present = predict(job, run, self.out, self.make_executor(), shard)
+        self.report(made, present, len(dataset))
+
+    def settings(self) -> dict[str, Any]:
+        """What the tracker is made with; rivals have nothing to set."""
+        if self.method not in METHODS:
+            return {}
+        return {
+            "numbers": self.numbers,
+            "world": self.world,
+            "score": self.score,
+            "weights": self.weights,
+            "device": self.device,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the predictions, with weights by content."""
+        from lpa_cwm.files import packaged_weights
+
+        if self.method not in METHODS:
+            return {}
+        names = {"world": self.world, "score": self.score} if self.method == "apa" else {"world": self.world}
+        shipped = digest_of(sorted(packaged_weights("").glob("*.safetensors")))
+        given = digest_of([self.weights]) if self.weights else None
+        return names | {"numbers": asdict(self.numbers), "weights": given, "shipped_weights": shipped}
+
+    def make_executor(self) -> "Executor":
+        """How the work is done."""
+        from lpa_cwm.experiments.predict import in_this_process
+        from lpa_cwm.experiments.ray_cluster import OverRay
+
+        return OverRay(self.device, self.workers) if self.executor == "ray" else in_this_process
+
+    def report(self, made: int, present: int, total: int) -> None:
+        """Say what was done and where it is."""
+        if self.json:
+            print(json.dumps({"out": str(self.out), "made": made, "present": present, "videos": total}))
+            return
+        print(f"{made} videos tracked, {present} were there already, {total} in all")
+        print(self.out)
+
+
+def digest_of(files: list[Path]) -> str:
+    """A hash of the content of some files."""
+    from hashlib import blake2b
+
+    whole = blake2b(digest_size=16)
+    for path in files:
+        try:
+            whole.update(blake2b(path.read_bytes()).digest())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); expected a file of weights.") from error
+    return whole.hexdigest()

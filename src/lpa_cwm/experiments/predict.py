@@ -1,0 +1,117 @@
+"""From a data set and a tracker to prediction files: resumable, divisible, the same bytes however it is run."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.data.tapvid import TapVid
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments import predictions
+from lpa_cwm.experiments.run import Run, check_files
+from lpa_cwm.interfaces import Tracker
+from lpa_cwm.metrics import Prediction
+from lpa_cwm.progress import progress
+from lpa_cwm.types import Clip, Queries, Sample, Tracks
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs; it makes the tracker itself, once."""
+
+    dataset: TapVid
+    make_tracker: Callable[[], Tracker]
+
+
+Executor = Callable[[Job, list[int]], Iterator[tuple[int, Prediction]]]
+"""Yields the prediction of each video, in any order."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every `count`-th video, beginning with the `number`-th; numbers begin at 1."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Read `2/8`."""
+        number, _, count = text.partition("/")
+        if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+            raise InputError(f"--shard is {text!r}; expected i/n with 1 <= i <= n, for example 2/8.")
+        return cls(int(number), int(count))
+
+    def of(self, total: int) -> range:
+        """The indices of its videos."""
+        return range(self.number - 1, total, self.count)
+
+
+def in_this_process(job: Job, indices: list[int]) -> Iterator[tuple[int, Prediction]]:
+    """One video after the other."""
+    tracker = job.make_tracker()
+    for index in indices:
+        yield index, follow(tracker, job.dataset[index], job.dataset.selection)
+
+
+def predict(
+    job: Job, run: Run, folder: Path, executor: Executor = in_this_process, shard: Shard | None = None
+) -> tuple[int, int]:
+    """Make the files that are not there yet; how many were made, and how many were there."""
+    run.claim(folder)
+    check_files(folder, run)
+    names = job.dataset.names
+    mine = list((shard or Shard()).of(len(names)))
+    todo = [index for index in mine if not predictions.file_of(folder, names[index]).exists()]
+    found = executor(job, todo) if todo else iter(())
+    for index, prediction in progress(found, len(todo), run.method):
+        predictions.write(folder, names[index], prediction, run.hash)
+    return len(todo), len(mine) - len(todo)
+
+
+def follow(tracker: Tracker, sample: Sample, selection: Selection) -> Prediction:
+    """Track one video's queries; the time is the tracker's own, without decoding the frames."""
+    for frame in range(len(sample.clip)):
+        _ = sample.clip[frame]
+    start = time.perf_counter()
+    tracks = tracker.track(sample.clip, sample.queries)
+    if selection.queries == "strided":
+        tracks = _joined(_backward(tracker, sample.clip, sample.queries), tracks, sample.queries)
+    seconds = time.perf_counter() - start
+    score = None if tracks.strength is None else tracks.strength.cpu().numpy()
+    return Prediction(tracks.xy.cpu().numpy(), tracks.visible.cpu().numpy(), score, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """Frames of a clip from the last to the first."""
+
+    clip: Clip
+
+    def __len__(self) -> int:
+        return len(self.clip)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.clip[len(self.clip) - 1 - index]
+
+
+def _backward(tracker: Tracker, clip: Clip, queries: Queries) -> Tracks:
+    """Track towards the beginning: trackers only look forward, so the clip is turned round."""
+    turned = Clip(Reversed(clip), f"{clip.name} reversed", clip.fps)
+    tracks = tracker.track(turned, Queries(queries.xy, len(clip) - 1 - queries.frame))
+    strength = None if tracks.strength is None else tracks.strength.flip(1)
+    return Tracks(tracks.xy.flip(1), tracks.visible.flip(1), strength)
+
+
+def _joined(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
+    """What came before each query from one, the rest from the other."""
+    frames = torch.arange(after.xy.shape[1], device=after.xy.device)
+    late = frames >= queries.frame.to(frames.device)[:, None]
+    strength = None
+    if before.strength is not None and after.strength is not None:
+        strength = after.strength.where(late, before.strength)
+    return Tracks(after.xy.where(late[..., None], before.xy), after.visible.where(late, before.visible), strength)

@@ -1,0 +1,109 @@
+"""From prediction files to measures, without any model."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.data.tapvid import TapVid, load_dataset
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments import predictions
+from lpa_cwm.experiments.manifest import Manifest, manifest_of
+from lpa_cwm.experiments.run import Run, check_files, load_run
+from lpa_cwm.files import written_aside
+from lpa_cwm.metrics import TRIVIAL, Prediction, Protocol, Scores, Truth, dump_scores, measure, sweep_thresholds
+from lpa_cwm.types import Sample
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A folder of predictions, the data they are for, and what is known about them."""
+
+    folder: Path
+    dataset: TapVid
+    manifest: Manifest
+    run: Run | None
+    """None when another program wrote the predictions."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Videos without predictions."""
+        return [name for name in self.dataset.names if not predictions.file_of(self.folder, name).exists()]
+
+    @property
+    def method(self) -> str:
+        """What the predictions are called in tables."""
+        return self.folder.name if self.run is None else self.run.method
+
+    def notes(self) -> dict[str, Any]:
+        """Where the figures come from."""
+        known = {} if self.run is None else {"settings": self.run.settings, "software": self.run.software}
+        selection = asdict(self.dataset.selection)
+        return {"predictions": str(self.folder), "dataset": str(self.dataset.path), "selection": selection, **known}
+
+
+def open_subject(folder: Path, dataset: Path | None = None, selection: Selection | None = None) -> Subject:
+    """Find out what a folder's predictions are for, and refuse what does not belong together."""
+    run = load_run(folder)
+    if run:
+        data = load_dataset(dataset or run.dataset, run.selection)
+    elif dataset and any(predictions.videos_in(folder)):
+        data = load_dataset(dataset, selection)
+    else:
+        lack = "predictions" if dataset else "run.json to say what it is for; give --dataset"
+        raise InputError(f"{folder} has no {lack}; expected what `lpa-cwm predict` or another tracker wrote.")
+    manifest = manifest_of(data)
+    if run:
+        run.manifest.check(manifest)
+        check_files(folder, run)
+    return Subject(folder, data, manifest, run)
+
+
+def score(subject: Subject, protocol: Protocol | None = None, partial: bool = False) -> list[Scores]:
+    """Measure the predictions, and beside them the trivial predictors; missing videos fail if `partial`."""
+    missing = subject.missing
+    if missing and not partial:
+        some = ", ".join(missing[:3])
+        raise InputError(
+            f"{subject.folder} lacks {len(missing)} of {len(subject.dataset)} videos, such as {some}; "
+            "finish it with `lpa-cwm predict`, or count them as failures with --partial."
+        )
+    protocol = replace(protocol or Protocol(), mode=subject.dataset.selection.queries)
+    thresholds = sweep_thresholds(one.score for _, one, _ in _pairs(subject) if one.score is not None)
+    tables: dict[str, dict[str, Any]] = {name: {} for name in ("", *TRIVIAL)}
+    for name, prediction, truth in _pairs(subject):
+        tables[""][name] = measure(prediction, truth, protocol, thresholds)
+        for trivial, predict in TRIVIAL.items():
+            tables[trivial][name] = measure(predict(truth), truth, protocol)
+    shared = {"dataset": subject.dataset.name, "protocol": protocol, "manifest": subject.manifest.hash}
+    notes = subject.notes() | {"missing": missing}
+    own = Scores(method=subject.method, videos=tables[""], thresholds=thresholds, notes=notes, **shared)
+    return [own, *(Scores(method=name, videos=tables[name], reference=True, **shared) for name in TRIVIAL)]
+
+
+def write_scores(folder: Path, scores: list[Scores]) -> Path:
+    """Write `scores.json` beside the predictions."""
+    path = folder / "scores.json"
+    with written_aside(path) as aside:
+        aside.write_text(dump_scores(scores))
+    return path
+
+
+def _pairs(subject: Subject) -> Iterator[tuple[str, Prediction, Truth]]:
+    """Each video's prediction and truth; a missing one is nowhere and never visible."""
+    missing = set(subject.missing)
+    for index, name in enumerate(subject.dataset.names):
+        truth = _truth(subject.dataset[index])
+        tracks, frames = truth.visible.shape
+        if name in missing:
+            nowhere = np.full((tracks, frames, 2), np.nan, dtype=np.float32)
+            yield name, Prediction(nowhere, np.zeros((tracks, frames), dtype=bool)), truth
+        else:
+            yield name, predictions.read(subject.folder, name, tracks, frames), truth
+
+
+def _truth(sample: Sample) -> Truth:
+    return Truth(sample.truth.xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())

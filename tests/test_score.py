@@ -1,0 +1,141 @@
+"""Scores are those of the metrics on the files, whoever wrote them; what is incomplete or foreign is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lpa_cwm import metrics
+from lpa_cwm.cli import main
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments.predict import predict
+from lpa_cwm.experiments.score import open_subject, score, write_scores
+from lpa_cwm.metrics import Prediction, Truth, load_scores, measure
+from tapvid_files import entries, save
+from test_predict import Drifting, job_and_run
+
+REAL = Path(__file__).parents[2] / "shared" / "data" / "real_dev.pkl"
+
+
+@pytest.fixture
+def pickled(tmp_path):
+    return save(tmp_path / "data.pkl", entries(5, n=4, t=12))
+
+
+@pytest.fixture
+def folder(tmp_path, pickled):
+    predict(*job_and_run(pickled, Drifting()), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def truth_of(sample):
+    return Truth(sample.truth.xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())
+
+
+def test_scores_are_the_metrics_of_the_files(folder, pickled):
+    own, *trivial = score(open_subject(folder))
+    dataset = load_dataset(pickled)
+    assert list(own.videos) == dataset.names
+    assert [one.method for one in trivial] == list(metrics.TRIVIAL)
+    for index, name in enumerate(dataset.names):
+        sample = dataset[index]
+        tracks = Drifting().track(sample.clip, sample.queries)
+        plain = measure(Prediction(tracks.xy.numpy(), tracks.visible.numpy()), truth_of(sample))
+        for measured, value in plain.values.items():
+            assert own.videos[name][measured] == pytest.approx(value, nan_ok=True)
+        assert own.videos[name]["latency"] > 0
+        assert len(own.videos[name].sweep["coverage"]) == len(own.thresholds) > 1
+
+
+def test_scores_survive_writing(folder):
+    scores = score(open_subject(folder))
+    found = load_scores(write_scores(folder, scores))
+    assert [one.method for one in found] == ["drifting", "static point", "ground truth"]
+    assert found[0].manifest == open_subject(folder).manifest.hash
+    assert np.array_equal(found[0].column("delta_avg"), scores[0].column("delta_avg"))
+
+
+def test_an_incomplete_run_is_refused_or_fails_where_it_is_empty(folder):
+    whole = score(open_subject(folder))[0]
+    (folder / "set%2Fb1.npz").unlink()
+    with pytest.raises(InputError, match=r"lacks 1 of 5 videos, such as set/b1; .* --partial"):
+        score(open_subject(folder))
+    part = score(open_subject(folder), partial=True)[0]
+    assert part.notes["missing"] == ["set/b1"]
+    assert len(part.videos) == 5
+    assert part.videos["set/b1"]["coverage"] == part.videos["set/b1"]["delta_avg"] == 0
+    for name in whole.videos.keys() - {"set/b1"}:
+        assert part.videos[name]["delta_avg"] == whole.videos[name]["delta_avg"]
+
+
+def test_other_data_are_refused(tmp_path, folder, pickled):
+    other = entries(5, n=4, t=12)
+    other["set/a0"]["points"][0, 1] = 0.5
+    with pytest.raises(InputError, match="other truth in the video set/a0"):
+        open_subject(folder, save(tmp_path / "other.pkl", other))
+    moved = tmp_path / "moved.pkl"
+    pickled.rename(moved)
+    with pytest.raises(InputError, match="There is no"):
+        open_subject(folder)
+    assert len(score(open_subject(folder, moved))[0].videos) == 5
+
+
+def test_mixed_configurations_are_refused(tmp_path, folder, pickled):
+    predict(*job_and_run(pickled, Drifting(0.02)), tmp_path / "other")
+    (tmp_path / "other" / "set%2Fc2.npz").replace(folder / "set%2Fc2.npz")
+    with pytest.raises(InputError, match="one run"):
+        open_subject(folder)
+
+
+def test_predictions_of_another_program_are_scored(tmp_path, folder, pickled):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for path in folder.glob("*.npz"):
+        arrays = np.load(path)
+        np.savez(foreign / path.name, xy=arrays["xy"], visible=arrays["visible"])
+    with pytest.raises(InputError, match="give --dataset"):
+        open_subject(foreign)
+    own = score(open_subject(foreign, pickled))[0]
+    assert own.method == "foreign"
+    assert np.array_equal(own.column("aj"), score(open_subject(folder))[0].column("aj"))
+    part = open_subject(foreign, pickled, Selection(videos=("*c2", "*d3")))
+    assert len(score(part)[0].videos) == 2
+    with pytest.raises(InputError, match="3 tracks and 12 frames"):
+        score(open_subject(foreign, pickled, Selection(max_tracks=3)))
+    with pytest.raises(InputError, match="no predictions"):
+        open_subject(tmp_path / "nowhere", pickled)
+
+
+def test_strided_runs_are_scored_as_such(tmp_path, pickled):
+    predict(*job_and_run(pickled, Drifting(), queries="strided"), tmp_path / "run")
+    own = score(open_subject(tmp_path / "run"))[0]
+    assert own.protocol.mode == "strided"
+    assert score(open_subject(tmp_path / "run"))[2].column("aj").tolist() == [1.0] * 5
+
+
+def test_the_command_writes_and_prints(folder, capsys):
+    main(["score", str(folder)])
+    assert "static point" in capsys.readouterr().out
+    main(["score", str(folder), "--json", "--motion", "1e6"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["methods"]["ground truth"]["aj"]["value"] == 1
+    assert printed["methods"]["drifting"]["coverage"]["undefined"] == 5
+    assert printed["methods"]["drifting"]["coverage"]["value"] is None
+    assert printed["written"] == str(folder / "scores.json")
+    assert replace(load_scores(folder / "scores.json")[0].protocol, mode="first").motion == 1e6
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is absent")
+def test_a_point_that_never_moves_scores_as_published(tmp_path, capsys):
+    published = {"badja": 11.6, "tum": 12.9, "middlebury": 76.2}
+    for subset, percent in published.items():
+        out = str(tmp_path / subset)
+        main(["predict", str(REAL), "--method", "static", "--out", out, "--videos", f"{subset}/*"])
+        capsys.readouterr()
+        main(["score", out, "--json"])
+        found = json.loads(capsys.readouterr().out)["methods"]["static"]["delta_avg"]["value"]
+        assert 100 * found == pytest.approx(percent, abs=0.05)
