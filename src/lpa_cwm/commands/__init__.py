@@ -2,9 +2,11 @@
 
 from typing import Protocol
 
+from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
 from lpa_cwm.commands.predict import Predict
+from lpa_cwm.commands.report import Report
 from lpa_cwm.commands.score import Score
 from lpa_cwm.commands.simulate import Simulate
 from lpa_cwm.commands.track import Track
@@ -21,8 +23,10 @@ COMMANDS: dict[str, type[Command]] = {
     "track": Track,
     "predict": Predict,
     "score": Score,
+    "report": Report,
     "fetch": Fetch,
     "methods": Methods,
+    "cache": Cache,
     "train": Train,
     "simulate": Simulate,
 }

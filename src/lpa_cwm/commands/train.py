@@ -5,15 +5,18 @@ from typing import Annotated, Any, Union
 
 import tyro
 
+from lpa_cwm.commands.train_lpa import TrainLpa
 from lpa_cwm.commands.train_score import TrainScore
+from lpa_cwm.commands.train_world import TrainWorld
 
 SUBJECTS: dict[str, type] = {
+    "lpa": TrainLpa,
     "score": TrainScore,
+    "world": TrainWorld,
 }
 
 _verbs = [Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, kind in SUBJECTS.items()]
-# tyro makes subcommands of a union only, and one member is none: the hidden second keeps a table of one working.
-_Subject: Any = Annotated[Union[*_verbs, Annotated[None, tyro.conf.Suppress]], tyro.conf.arg(name="")]
+_Subject: Any = Annotated[Union[*_verbs], tyro.conf.arg(name="")]
 
 
 @dataclass(frozen=True)

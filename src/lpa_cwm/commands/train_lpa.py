@@ -1,0 +1,54 @@
+"""`lpa-cwm train lpa`: the learned adjudicator."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class TrainLpa:
+    """Train LPA on cached evidence; run again to go on after a stop."""
+
+    cache: Annotated[Path, Positional]
+    """Folder that `lpa-cwm cache` filled."""
+    out: Path = Path("runs/lpa")
+    """Where checkpoint, log and weights go."""
+    steps: int = 10_000
+    """Updates."""
+    batch: int = 16
+    """Candidate sets per update."""
+    rate: float = 3e-4
+    """Learning rate at the start; it falls as a cosine."""
+    every: int = 250
+    """Updates between checkpoints and selections."""
+    seed: int = 0
+    """Another seed gives another training."""
+    interaction: bool = True
+    """Let candidates see each other (the set transformer)."""
+    visual: bool = True
+    """Look at the frames, not only at responses and statistics."""
+    coordinate: float = 2.0
+    """Weight of the coordinate term."""
+    best: float = 0.2
+    """Weight of the best-candidate term."""
+    device: str = "cpu"
+    """Where to compute."""
+
+    def run(self) -> None:
+        """Train and say where the weights are."""
+        from lpa_cwm.training.lpa import Recipe, fit
+        from lpa_cwm.training.objective import Objective
+
+        recipe = Recipe(
+            steps=self.steps,
+            batch=self.batch,
+            rate=self.rate,
+            every=self.every,
+            seed=self.seed,
+            interaction=self.interaction,
+            visual=self.visual,
+            objective=Objective(self.coordinate, self.best),
+        )
+        print(fit(self.cache, self.out, recipe, self.device))

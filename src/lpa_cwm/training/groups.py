@@ -1,0 +1,85 @@
+"""Queries with known endpoints: what the evidence cache is made from."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from lpa_cwm.interfaces import Dataset
+from lpa_cwm.keys import generator
+from lpa_cwm.types import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Correspondence:
+    """Two frames of one video and points of the first whose places in the second are known, in pixels of the frames."""
+
+    source: UInt8[Tensor, "3 h w"]
+    target: UInt8[Tensor, "3 h w"]
+    xy: Float[Tensor, "n 2"]
+    end: Float[Tensor, "n 2"]
+    identity: tuple[str, int, int]
+    """Video, source frame, target frame."""
+
+
+@runtime_checkable
+class Correspondences(Protocol):
+    """Correspondences by video, so that videos can be shared out and split before anything is sampled."""
+
+    @property
+    def videos(self) -> Sequence[str]:
+        """Identities of the videos."""
+        ...
+
+    def of(self, video: int) -> Iterator[Correspondence]:
+        """Those of one video."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrackCorrespondences:
+    """Pairs of frames at random gaps from annotated tracks; queries are tracks visible in both frames."""
+
+    dataset: Dataset
+    videos: Sequence[str]
+    pairs: int = 4
+    """Frame pairs per video."""
+    queries: int = 8
+    """Most queries per pair."""
+    gaps: tuple[int, int] = (1, 12)
+    """Fewest and most frames between source and target; the tracker asks from the query's frame, not the last one."""
+    motion: float = 0.5
+    """Least motion in pixels."""
+
+    def of(self, video: int) -> Iterator[Correspondence]:
+        """Keyed pairs of one video; pairs in which nothing moves enough are left out."""
+        sample = self.dataset[video]
+        for number in range(self.pairs):
+            draw = generator("pair", self.videos[video], number)
+            source, target = self.frames(len(sample.clip), draw)
+            rows = self.moving(sample, source, target, draw)
+            if len(rows):
+                yield Correspondence(
+                    sample.clip[source],
+                    sample.clip[target],
+                    sample.truth.xy[rows, source],
+                    sample.truth.xy[rows, target],
+                    (self.videos[video], source, target),
+                )
+
+    def frames(self, length: int, draw: torch.Generator) -> tuple[int, int]:
+        """A source frame and a later target frame."""
+        least, most = (min(gap, length - 1) for gap in self.gaps)
+        gap = int(torch.randint(least, most + 1, (), generator=draw))
+        source = int(torch.randint(0, length - gap, (), generator=draw))
+        return source, source + gap
+
+    def moving(self, sample: Sample, source: int, target: int, draw: torch.Generator) -> Int[Tensor, "k"]:
+        """Tracks that are seen in both frames and move."""
+        both = sample.truth.visible[:, source] & sample.truth.visible[:, target]
+        far = (sample.truth.xy[:, target] - sample.truth.xy[:, source]).norm(dim=-1) >= self.motion
+        rows = (both & far).nonzero()[:, 0]
+        return rows[torch.randperm(len(rows), generator=draw)[: self.queries]].sort().values

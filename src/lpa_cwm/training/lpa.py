@@ -1,0 +1,164 @@
+"""Training LPA on cached evidence: AdamW, cosine schedule, selection on held-out weighted-coordinate error."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lpa_cwm.adjudicate.evidence import compress
+from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import written_aside
+from lpa_cwm.keys import generator, key
+from lpa_cwm.progress import progress
+from lpa_cwm.training import checkpoint
+from lpa_cwm.training.evidence_cache import Groups, read
+from lpa_cwm.training.log import Log
+from lpa_cwm.training.objective import Objective, endpoint_error
+
+HELD_SHARE = 10
+"""One source video in so many is held out for selection."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what comes out of a training."""
+
+    steps: int = 10_000
+    batch: int = 16
+    rate: float = 3e-4
+    every: int = 250
+    seed: int = 0
+    interaction: bool = True
+    visual: bool = True
+    objective: Objective = field(default_factory=Objective)
+
+
+@dataclass
+class State:
+    """What a checkpoint holds."""
+
+    network: Learned
+    optimiser: torch.optim.AdamW
+    step: int = 0
+    best: float = math.inf
+    chosen: dict[str, Tensor] = field(default_factory=dict)
+
+    def dump(self) -> dict:
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "best": self.best,
+            "chosen": self.chosen,
+        }
+
+    def restore(self, held: dict) -> None:
+        self.network.load_state_dict(held["network"])
+        self.optimiser.load_state_dict(held["optimiser"])
+        self.step, self.best, self.chosen = held["step"], held["best"], held["chosen"]
+
+
+def held_out(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor, "held"]]:
+    """Groups for training and for selection; all groups of a video are on the same side."""
+    held = torch.tensor([key("held", video) % HELD_SHARE == 0 for video in videos])
+    if held.all() or not held.any():
+        raise InputError(
+            f"{len(set(videos))} videos cannot be split into training and held-out ones; cache some more videos."
+        )
+    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
+def batch_rows(train: Int[Tensor, "train"], step: int, recipe: Recipe) -> Int[Tensor, "b"]:
+    """The groups of one step; every epoch has an order of its own."""
+    size = min(recipe.batch, len(train))
+    per_epoch = len(train) // size
+    order = torch.randperm(len(train), generator=generator("epoch", recipe.seed, step // per_epoch))
+    start = (step % per_epoch) * size
+    return train[order[start : start + size]]
+
+
+def standardise(network: Learned, groups: Groups, train: Int[Tensor, "train"]) -> None:
+    """Store the population mean and deviation of all candidate rows of the training split."""
+    rows = compress(groups.statistics[train]).flatten(0, 1).double()
+    network.mean.copy_(rows.mean(0))
+    network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
+
+
+def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
+    """One update; candidate order and dropout are functions of the step."""
+    device = state.network.mean.device
+    local, response, context, statistics = (value.to(device) for value in groups.inputs(rows))
+    peak, end = groups.peak[rows].to(device), groups.end[rows].to(device)
+    order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
+    for group in state.optimiser.param_groups:
+        group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
+    with torch.random.fork_rng():
+        torch.manual_seed(key("dropout", recipe.seed, state.step))
+        scores = state.network.scores(local[:, order], response[:, order], context, statistics[:, order])
+    loss = recipe.objective(scores, peak[:, order], end)
+    state.optimiser.zero_grad()
+    loss.backward()
+    state.optimiser.step()
+    return loss.item()
+
+
+@torch.inference_mode()
+def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int = 64) -> Float[Tensor, "b m"]:
+    """LPA's weights for cached groups."""
+    network.eval()
+    device = network.mean.device
+    parts = [
+        network.scores(*(value.to(device) for value in groups.inputs(part))).softmax(1).cpu()
+        for part in rows.split(batch)
+    ]
+    network.train()
+    return torch.cat(parts)
+
+
+def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
+    """Mean weighted-coordinate error on held-out groups."""
+    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
+
+
+def fit(cache: Path, out: Path, recipe: Recipe, device: str = "cpu") -> Path:
+    """Train, go on where a stopped training was, and write the best weights."""
+    groups, videos = read(cache)
+    train, held = held_out(videos)
+    with torch.random.fork_rng():
+        torch.manual_seed(key("initial", recipe.seed))
+        network = Learned(recipe.interaction, recipe.visual).to(device)
+    standardise(network, groups, train)
+    state = State(network, torch.optim.AdamW(network.parameters(), lr=recipe.rate))
+    identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
+    del identity["objective"]
+    stored = checkpoint.load(out / "checkpoint.pt", identity)
+    if stored is not None:
+        state.restore(stored)
+    log = Log(out / "log.jsonl", state.step)
+    for step in progress(range(state.step, recipe.steps), recipe.steps - state.step, "LPA"):
+        state.step = step
+        loss = learn(state, groups, batch_rows(train, step, recipe), recipe)
+        state.step = step + 1
+        if state.step % recipe.every == 0 or state.step == recipe.steps:
+            error = held_error(network, groups, held)
+            log.write({"step": state.step, "loss": loss, "held_error": error})
+            if error < state.best:
+                state.best = error
+                state.chosen = {name: value.clone() for name, value in network.state_dict().items()}
+            checkpoint.save(out / "checkpoint.pt", identity, state.dump())
+    return export(state, out, len(train))
+
+
+def export(state: State, out: Path, trained_on: int) -> Path:
+    """The selected weights with their provenance."""
+    path = out / "lpa.safetensors"
+    about = json.dumps({"groups": trained_on, "held_error": round(state.best, 4)})
+    with written_aside(path) as aside:
+        save_file({name: value.cpu().contiguous() for name, value in state.chosen.items()}, aside, {"about": about})
+    return path

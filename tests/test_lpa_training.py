@@ -1,0 +1,163 @@
+"""Evidence cache and LPA training on toy videos: equal evidence, exact resumption, and that it learns."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lpa_cwm.adjudicate.analytic import Analytic
+from lpa_cwm.adjudicate.evidence import gather
+from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.errors import InputError
+from lpa_cwm.hub import load_learned
+from lpa_cwm.keys import generator
+from lpa_cwm.probe import Probe
+from lpa_cwm.sampling import unit_range
+from lpa_cwm.sharding import Shard
+from lpa_cwm.training import lpa
+from lpa_cwm.training.evidence_cache import Recorder, cache, read
+from lpa_cwm.training.groups import TrackCorrespondences
+from lpa_cwm.training.objective import endpoint_error
+from lpa_cwm.types import Pair, Queries, Sample
+from lpa_cwm.world.masks import random_masks, shared
+from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
+
+SIZE = 64
+WORLD = ToyWorld(error=9.0, wrong=0.6, size=SIZE, sigma=2.0)
+
+
+class ToyVideos:
+    """Videos of the toy world with random motion and random tracks."""
+
+    name = "toy"
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        draw = generator("toy video", index)
+        shift = (torch.rand(2, generator=draw) * 0.06 - 0.03).tolist()
+        motion = ToyMotion(shift=(shift[0], shift[1]), turn=0.02)
+        queries = Queries(8 + 48 * torch.rand(12, 2, generator=draw), torch.zeros(12).long())
+        hw = (SIZE, SIZE)
+        return Sample(toy_clip(motion, 5, hw, f"toy{index}"), queries, toy_truth(motion, queries, 5, hw))
+
+
+def edges(frames):
+    """A stand-in score field."""
+    return frames - frames.mean((2, 3), keepdim=True)
+
+
+def correspondences(videos, **options):
+    return TrackCorrespondences(ToyVideos(videos), [f"toy{i}" for i in range(videos)], gaps=(1, 4), **options)
+
+
+RECORDER = Recorder(WORLD, Analytic(edges), masks=5, batch=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cache")
+    counts = dict(cache(correspondences(24, pairs=1, queries=4), RECORDER, out))
+    assert sum(counts.values()) > 60
+    return out
+
+
+def test_cached_inputs_are_what_the_adjudicator_sees(folder):
+    groups, videos = read(folder)
+    source = correspondences(24, pairs=1, queries=4)
+    first = next(source.of(0))
+    frames = unit_range(first.source), unit_range(first.target)
+    plan = shared(random_masks(5, 64, "cache", *first.identity), len(first.xy))
+    probe = Probe(WORLD, WORLD.observe(*frames), plan, first.xy, 64)
+    _, candidates = next(probe.candidates())
+    evidence = gather(Pair(*frames, first.xy), candidates)
+    rows = torch.arange(len(first.xy))
+    local, response, context, statistics = groups.inputs(rows)
+    torch.testing.assert_close(local, evidence.local, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(response, evidence.response, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(context[0], evidence.context, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(statistics, evidence.statistics)
+    assert videos[: len(rows)] == ["toy0"] * len(rows)
+    torch.testing.assert_close(groups.analytic.sum(1), torch.ones(len(groups)))
+
+
+def test_shards_together_are_the_whole(folder, tmp_path):
+    for index in range(2):
+        list(cache(correspondences(24, pairs=1, queries=4), RECORDER, tmp_path, Shard(index + 1, 2)))
+    for path in folder.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_second_run_asks_the_world_nothing(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    list(cache(correspondences(24, pairs=1, queries=4), RECORDER, folder))
+    assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_videos_are_on_one_side_of_the_split(folder):
+    groups, videos = read(folder)
+    train, held = lpa.held_out(videos)
+    assert len(train) + len(held) == len(groups)
+    assert not {videos[row] for row in train.tolist()} & {videos[row] for row in held.tolist()}
+
+
+def test_statistics_of_the_training_split_become_standard(folder):
+    groups, videos = read(folder)
+    train, _ = lpa.held_out(videos)
+    network = Learned()
+    lpa.standardise(network, groups, train)
+    rows = (lpa.compress(groups.statistics[train]).flatten(0, 1) - network.mean) / network.std
+    varied = network.std > 1e-3
+    assert varied.sum() >= 12
+    torch.testing.assert_close(rows.mean(0)[varied], torch.zeros(int(varied.sum())), atol=1e-3, rtol=0)
+    torch.testing.assert_close(rows.std(0, correction=0)[varied], torch.ones(int(varied.sum())), atol=1e-3, rtol=0)
+
+
+def test_an_interrupted_training_ends_like_an_uninterrupted_one(folder, tmp_path, monkeypatch):
+    recipe = lpa.Recipe(steps=6, batch=4, every=2)
+    whole = lpa.fit(folder, tmp_path / "whole", recipe)
+    learn, calls = lpa.learn, []
+
+    def dying(*arguments):
+        calls.append(1)
+        if len(calls) in (4, 7):
+            raise KeyboardInterrupt
+        return learn(*arguments)
+
+    monkeypatch.setattr(lpa, "learn", dying)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            lpa.fit(folder, tmp_path / "parts", recipe)
+    parts = lpa.fit(folder, tmp_path / "parts", recipe)
+    assert whole.read_bytes() == parts.read_bytes()
+    assert (tmp_path / "whole/log.jsonl").read_text() == (tmp_path / "parts/log.jsonl").read_text()
+
+
+def test_another_recipe_is_not_mixed_in(folder, tmp_path):
+    recipe = lpa.Recipe(steps=2, batch=4, every=2)
+    lpa.fit(folder, tmp_path, recipe)
+    with pytest.raises(InputError, match="rate"):
+        lpa.fit(folder, tmp_path, replace(recipe, rate=1e-3))
+
+
+def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
+    path = lpa.fit(folder, tmp_path, lpa.Recipe(steps=40, batch=16, every=20, rate=1e-3))
+    groups, videos = read(folder)
+    _, held = lpa.held_out(videos)
+    learned = endpoint_error(lpa.weigh(load_learned(path), groups, held), groups.peak[held], groups.end[held]).mean()
+    uniform = endpoint_error(torch.full((len(held), 5), 0.2), groups.peak[held], groups.end[held]).mean()
+    assert learned < 0.6 * uniform
+    errors = [json.loads(line)["held_error"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert min(errors) == pytest.approx(learned.item(), rel=1e-3)
+
+
+def test_too_few_videos_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no evidence"):
+        read(tmp_path)
+    with pytest.raises(InputError, match="cache some more"):
+        lpa.held_out(["one"] * 5)
