@@ -107,7 +107,7 @@ _ALL = [
     *_visibility(),
     *_continuity(),
     *_tapvid(),
-    Metric("latency", "ms", "cost", _TIME, unit="ms", scale=1.0, higher_is_better=False),
+    Metric("latency", "ms/point", "cost", _TIME, unit="ms", scale=1.0, higher_is_better=False),
 ]
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

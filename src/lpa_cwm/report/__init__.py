@@ -1,1 +1,1 @@
-"""Tables, figures and pages from scores."""
+"""Tables, figures and one page from the scores of one or more runs."""

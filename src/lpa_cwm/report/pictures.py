@@ -1,0 +1,89 @@
+"""The worst videos as pictures: truth, prediction, and the way from one to the other."""
+
+import base64
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from einops import rearrange
+from PIL import Image, ImageDraw
+
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.data.tapvid import TapVid, load_dataset
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments import predictions
+from lpa_cwm.metrics import Scores
+from lpa_cwm.types import Sample
+
+WORST = 4
+FRAMES = 3
+ENLARGED = 2
+TRUTH, SHOWN, HIDDEN = (46, 204, 113), (255, 87, 34), (255, 214, 0)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One frame of one video as a data address, and what it shows."""
+
+    source: str
+    caption: str
+
+
+def worst_videos(scores: Scores, number: int = WORST) -> list[str]:
+    """The videos with the lowest DCA, where it is defined."""
+    known = {name: video["dca_avg"] for name, video in scores.videos.items() if video["dca_avg"] == video["dca_avg"]}
+    return sorted(known, key=lambda name: known[name])[:number]
+
+
+def open_dataset(scores: Scores) -> TapVid | None:
+    """The data set that was scored, if it is still where it was."""
+    where, chosen = scores.notes.get("dataset"), scores.notes.get("selection")
+    if not where or chosen is None or not Path(where).exists():
+        return None
+    return load_dataset(where, Selection(**chosen | {"videos": tuple(chosen["videos"])}))
+
+
+def pictures(folder: Path, dataset: TapVid, video: str) -> Iterator[Picture]:
+    """A few frames of a video with truth and prediction drawn on them."""
+    sample = dataset[dataset.names.index(video)]
+    tracks, frames = sample.truth.visible.shape
+    try:
+        prediction = predictions.read(folder, video, tracks, frames)
+    except InputError:
+        # A run scored with missing videos counted as failures has nothing to show for them.
+        return
+    first = int(sample.queries.frame.min())
+    for frame in np.linspace(first, frames - 1, FRAMES + 1).round().astype(int)[1:].tolist():
+        drawn = draw(sample, prediction.xy, prediction.visible, frame)
+        yield Picture(data_address(drawn), f"frame {frame}")
+
+
+def draw(sample: Sample, xy: np.ndarray, visible: np.ndarray, frame: int) -> Image.Image:
+    """One frame: the truth as a ring, the prediction as a dot, a line between them."""
+    pixels = rearrange(sample.clip[frame], "c h w -> h w c").cpu().numpy()
+    picture = Image.fromarray(pixels).resize((ENLARGED * pixels.shape[1], ENLARGED * pixels.shape[0]))
+    pen = ImageDraw.Draw(picture, "RGBA")
+    asked = (sample.queries.frame < frame).numpy()
+    truth, seen = sample.truth.xy[:, frame].numpy() * ENLARGED, sample.truth.visible[:, frame].numpy()
+    for track in np.flatnonzero(asked & seen):
+        place, guess = truth[track], xy[track, frame] * ENLARGED
+        if np.isfinite(guess).all():
+            ink = SHOWN if visible[track, frame] else HIDDEN
+            pen.line((*place, *guess), fill=(*ink, 170), width=2)
+            pen.ellipse(_around(guess, 5), fill=ink, outline=(0, 0, 0))
+        pen.ellipse(_around(place, 7), outline=TRUTH, width=3)
+    return picture
+
+
+def _around(xy: np.ndarray, radius: float) -> tuple[float, float, float, float]:
+    x, y = xy.tolist()
+    return x - radius, y - radius, x + radius, y + radius
+
+
+def data_address(picture: Image.Image) -> str:
+    """A picture inside a page."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
