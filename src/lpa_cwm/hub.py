@@ -56,7 +56,7 @@ def load_adjudicator(name: str, score: str = "compact", weights: Path | str | No
     if name == "apa":
         return Analytic(load_score(score))
     if name == "lpa":
-        return load_learned(Path(weights) if weights else packaged_weights(LPA_FILE))
+        return load_learned(Path(weights) if weights else packaged_lpa())
     raise InputError(f"{name!r} is no known method; choose one of {', '.join(METHODS)}.")
 
 
@@ -66,6 +66,11 @@ def load_score(name: str) -> ScoreField:
     if name not in fields:
         raise InputError(f"{name!r} is no known score field; choose one of {', '.join(SCORES)}.")
     return fields[name]().eval()
+
+
+def packaged_lpa() -> Path:
+    """The weights of LPA that ship."""
+    return packaged_weights(LPA_FILE)
 
 
 def load_learned(path: Path) -> Learned:

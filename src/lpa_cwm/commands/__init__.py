@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
@@ -28,5 +29,6 @@ COMMANDS: dict[str, type[Command]] = {
     "methods": Methods,
     "cache": Cache,
     "train": Train,
+    "audit": Audit,
     "simulate": Simulate,
 }

@@ -1,0 +1,48 @@
+"""`lpa-cwm audit`: which candidates uniform, APA and LPA believe."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Compare adjudicators on cached candidates whose true endpoints are known."""
+
+    cache: Annotated[Path, Positional]
+    """Evidence of videos that the training never saw, from `lpa-cwm cache`."""
+    weights: Path | None = None
+    """LPA weights other than the shipped ones."""
+    out: Path | None = None
+    """Write the figure here (.png, .pdf or .svg)."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def run(self) -> None:
+        """Weigh, summarise, draw."""
+        import torch
+
+        from lpa_cwm.experiments.audit import audit
+        from lpa_cwm.hub import load_learned, packaged_lpa
+        from lpa_cwm.report.audit import draw, table
+        from lpa_cwm.training.evidence_cache import read
+        from lpa_cwm.training.lpa import weigh
+
+        groups, videos = read(self.cache)
+        network = load_learned(self.weights or packaged_lpa())
+        rows = torch.arange(len(groups))
+        uniform = torch.full_like(groups.analytic, 1 / groups.analytic.shape[1])
+        beliefs = audit(
+            groups, videos, {"uniform": uniform, "apa": groups.analytic, "lpa": weigh(network, groups, rows)}
+        )
+        if self.json:
+            print(json.dumps({name: asdict(belief) for name, belief in beliefs.items()}))
+        else:
+            print(f"{len(groups)} groups of {len(set(videos))} videos")
+            print(table(beliefs))
+        if self.out:
+            draw(beliefs, self.out)
+            print(self.out)

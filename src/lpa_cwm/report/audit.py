@@ -1,0 +1,58 @@
+"""The figure and the table of a mechanism audit."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lpa_cwm.errors import need
+from lpa_cwm.experiments.audit import BEST, Belief, gap_closed
+from lpa_cwm.files import written_aside
+from lpa_cwm.metrics.summary import Estimate
+
+COLOURS = {"uniform": "#8c8c8c", "apa": "#3f7fbf", "lpa": "#d1495b", BEST: "#2a9d6f"}
+
+
+def span(estimate: Estimate, digits: int = 2, scale: int = 1) -> str:
+    """A value with its interval."""
+    value, low, high = (f"{scale * number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def table(beliefs: Mapping[str, Belief]) -> str:
+    """The figures as Markdown."""
+    rows = ["| adjudicator | error, px | top-1 hit, % | effective support | gap closed |", "|---|---|---|---|---|"]
+    for name, belief in beliefs.items():
+        closed = f"{gap_closed(beliefs, name):.0%}"
+        rows.append(
+            f"| {name} | {span(belief.error)} | {span(belief.hit, 1, 100)} | {span(belief.support)} | {closed} |"
+        )
+    return "\n".join(rows)
+
+
+def draw(beliefs: Mapping[str, Belief], path: Path) -> None:
+    """Error in candidate space, and weight against true rank, with 95 % video-bootstrap intervals."""
+    need("matplotlib", "report")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for place, (name, belief) in enumerate(beliefs.items()):
+        error = belief.error
+        low, high = error.value - error.low, error.high - error.value
+        colour = COLOURS.get(name, "#555555")
+        left.bar(place, error.value, yerr=[[low], [high]], color=colour, capsize=4, width=0.65)
+        left.annotate(f"{error.value:.2f}", (place, error.high), ha="center", va="bottom", fontsize=9)
+        if name != BEST:
+            numbers = range(1, len(belief.by_rank) + 1)
+            right.plot(numbers, [e.value for e in belief.by_rank], "o-", color=colour, label=name, markersize=4)
+            bounds = [e.low for e in belief.by_rank], [e.high for e in belief.by_rank]
+            right.fill_between(numbers, *bounds, color=colour, alpha=0.18, linewidth=0)
+    left.set_xticks(range(len(beliefs)), list(beliefs))
+    left.set_ylabel("weighted-coordinate error, px")
+    right.set_xlabel("true rank of the candidate")
+    right.set_ylabel("weight")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(y=0.12)
+    with written_aside(path) as aside:
+        figure.savefig(aside, dpi=160)

@@ -1,0 +1,69 @@
+"""The mechanism audit on groups whose answers are known by heart."""
+
+import pytest
+import torch
+
+from lpa_cwm.experiments.audit import BEST, audit, by_video, gap_closed, hits
+from lpa_cwm.report.audit import draw, table
+from lpa_cwm.training.evidence_cache import Groups
+
+
+def groups(peak, end):
+    """Candidates without evidence."""
+    g, m = peak.shape[:2]
+    return Groups(
+        source=torch.zeros(g, 3, 32, 32),
+        target=torch.zeros(g, m, 3, 32, 32),
+        near=torch.zeros(g, m, 32, 32),
+        response=torch.zeros(g, m, 32, 32),
+        context=torch.zeros(1, 6, 64, 64),
+        pair=torch.zeros(g, dtype=torch.long),
+        statistics=torch.zeros(g, m, 16),
+        peak=peak,
+        end=end,
+        analytic=torch.full((g, m), 1 / m),
+    )
+
+
+# Three groups of two videos: candidates 0, 3 and 9 pixels from the truth, in different orders.
+OFFSETS = torch.tensor([[0.0, 3.0, 9.0], [9.0, 0.0, 3.0], [3.0, 9.0, 0.0]])
+PEAK = torch.stack((10 + OFFSETS, torch.full_like(OFFSETS, 20.0)), dim=-1)
+EXAMPLE = groups(PEAK, torch.tensor([[10.0, 20.0]]).expand(3, 2).contiguous())
+VIDEOS = ["a", "a", "b"]
+UNIFORM = torch.full((3, 3), 1 / 3)
+SHARP = torch.tensor([[0.8, 0.2, 0.0], [0.0, 0.6, 0.4], [0.0, 1.0, 0.0]])
+
+
+def test_figures_by_hand():
+    beliefs = audit(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
+    assert beliefs["uniform"].error.value == pytest.approx(4)
+    assert beliefs[BEST].error.value == 0
+    # Video a: 0.6 and 1.2 pixels; video b: 9 pixels; the two videos count alike.
+    assert beliefs["lpa"].error.value == pytest.approx((0.9 + 9) / 2)
+    assert gap_closed(beliefs, "lpa") == pytest.approx((4 - 4.95) / 4)
+    assert beliefs["lpa"].hit.value == pytest.approx((1 + 0) / 2)
+    assert beliefs["uniform"].hit.value == pytest.approx(1 / 3)
+    assert beliefs["uniform"].support.value == pytest.approx(3)
+    assert [e.value for e in beliefs["lpa"].by_rank] == pytest.approx([0.35, 0.15, 0.5])
+    assert [e.value for e in beliefs[BEST].by_rank] == pytest.approx([1, 0, 0])
+
+
+def test_ties_hit_by_chance():
+    weights = torch.tensor([[0.5, 0.5, 0.0]])
+    assert hits(weights, torch.tensor([[1.0, 2.0, 3.0]])).item() == 0.5
+    assert hits(weights, torch.tensor([[1.0, 1.0, 3.0]])).item() == 1
+
+
+def test_videos_are_averaged_each_for_itself():
+    values = torch.tensor([[1.0], [3.0], [7.0]])
+    assert by_video(values, ["b", "b", "a"]).tolist() == [[7.0], [2.0]]
+
+
+def test_the_table_and_the_figure_show_every_adjudicator(tmp_path):
+    beliefs = audit(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "apa": SHARP, "lpa": SHARP})
+    text = table(beliefs)
+    assert [line.split("|")[1].strip() for line in text.splitlines()[2:]] == ["uniform", "apa", "lpa", BEST]
+    draw(beliefs, tmp_path / "audit.svg")
+    assert (
+        "weighted-coordinate" in (tmp_path / "audit.svg").read_text() or (tmp_path / "audit.svg").stat().st_size > 5000
+    )
