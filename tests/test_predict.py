@@ -113,8 +113,15 @@ def test_files_that_are_not_the_runs_are_refused(tmp_path, pickled):
     job, run = job_and_run(pickled, Drifting())
     predict(job, run, tmp_path / "run", shard=Shard(1, 2))
     np.savez(tmp_path / "run" / "set%2Fb1.npz", xy=np.zeros((3, 8, 2)), visible=np.zeros((3, 8), bool))
-    with pytest.raises(InputError, match=r"set%2Fb1.npz is not of the configuration"):
+    with pytest.raises(InputError, match=r"set%2Fb1.npz is not of this run's configuration"):
         predict(job, run, tmp_path / "run")
+
+
+def test_a_method_that_cannot_be_made_claims_no_folder(tmp_path, pickled, capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", str(pickled), "--method", "nonsense", "--out", str(tmp_path / "run")])
+    assert "no known method" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_run_file_is_named(tmp_path, pickled):

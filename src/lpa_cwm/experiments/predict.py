@@ -12,7 +12,7 @@ from lpa_cwm.data.selection import Selection
 from lpa_cwm.data.tapvid import TapVid
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments import predictions
-from lpa_cwm.experiments.run import Run, check_files
+from lpa_cwm.experiments.run import Run
 from lpa_cwm.interfaces import Tracker
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.progress import progress
@@ -62,13 +62,13 @@ def predict(
     job: Job, run: Run, folder: Path, executor: Executor = in_this_process, shard: Shard | None = None
 ) -> tuple[int, int]:
     """Make the files that are not there yet; how many were made, and how many were there."""
-    run.claim(folder)
-    check_files(folder, run)
+    run.check(folder)
     names = job.dataset.names
     mine = list((shard or Shard()).of(len(names)))
     todo = [index for index in mine if not predictions.file_of(folder, names[index]).exists()]
     found = executor(job, todo) if todo else iter(())
     for index, prediction in progress(found, len(todo), run.method):
+        run.claim(folder)
         predictions.write(folder, names[index], prediction, run.hash)
     return len(todo), len(mine) - len(todo)
 

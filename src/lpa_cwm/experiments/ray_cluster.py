@@ -41,7 +41,7 @@ class OverRay:
         ray, pool = need("ray", extra="ray"), need("ray.util", extra="ray")
         mine = not ray.is_initialized()
         if mine:
-            ray.init(log_to_driver=False, include_dashboard=False)
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
         try:
             actors = self._actors(ray, job, len(indices))
             yield from pool.ActorPool(actors).map_unordered(lambda actor, index: actor.follow.remote(index), indices)
@@ -57,5 +57,4 @@ class OverRay:
         devices = int(ray.cluster_resources().get(kind, 1))
         options = {"num_cpus": 1, "num_gpus": int(kind == "GPU"), "max_restarts": -1, "max_task_retries": 3}
         make = ray.remote(Worker).options(**options)
-        sent = ray.put(job)
-        return [make.remote(sent, torch.get_num_threads()) for _ in range(min(self.workers or devices, videos))]
+        return [make.remote(job, torch.get_num_threads()) for _ in range(min(self.workers or devices, videos))]

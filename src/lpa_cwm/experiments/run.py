@@ -40,15 +40,22 @@ class Run:
         """Of the configuration."""
         return digest(self.configuration)
 
-    def claim(self, folder: Path) -> None:
-        """Make the folder this run's, or check that it is."""
-        present = load_run(folder)
-        if present is None:
-            with written_aside(folder / "run.json") as aside:
-                aside.write_text(self.to_json())
-        elif present.hash != self.hash:
+    def check(self, folder: Path) -> None:
+        """Refuse a folder that holds another run."""
+        present = load_run(folder) or self
+        if present.hash != self.hash:
             changes = ", ".join(_changes(present.configuration, self.configuration))
             raise InputError(f"{folder} holds a run of another configuration ({changes}); give another --out.")
+        for video in predictions.videos_in(folder):
+            if predictions.configuration_of(folder, video) != self.hash:
+                path = predictions.file_of(folder, video)
+                raise InputError(f"{path} is not of this run's configuration; a folder holds one run; remove it.")
+
+    def claim(self, folder: Path) -> None:
+        """Make an empty folder this run's."""
+        if not (folder / "run.json").exists():
+            with written_aside(folder / "run.json") as aside:
+                aside.write_text(self.to_json())
 
     def to_json(self) -> str:
         """The content of `run.json`."""
@@ -75,14 +82,6 @@ def load_run(folder: Path) -> Run | None:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} does not describe a run ({error}); restore it or give another folder.") from error
-
-
-def check_files(folder: Path, run: Run) -> None:
-    """Refuse predictions that another configuration made."""
-    for video in predictions.videos_in(folder):
-        if predictions.configuration_of(folder, video) != run.hash:
-            path = predictions.file_of(folder, video)
-            raise InputError(f"{path} is not of the configuration in run.json; a folder holds one run; remove it.")
 
 
 def software() -> dict[str, str]:

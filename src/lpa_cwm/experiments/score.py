@@ -12,7 +12,7 @@ from lpa_cwm.data.tapvid import TapVid, load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments import predictions
 from lpa_cwm.experiments.manifest import Manifest, manifest_of
-from lpa_cwm.experiments.run import Run, check_files, load_run
+from lpa_cwm.experiments.run import Run, load_run
 from lpa_cwm.files import written_aside
 from lpa_cwm.metrics import TRIVIAL, Prediction, Protocol, Scores, Truth, dump_scores, measure, sweep_thresholds
 from lpa_cwm.types import Sample
@@ -58,7 +58,7 @@ def open_subject(folder: Path, dataset: Path | None = None, selection: Selection
     manifest = manifest_of(data)
     if run:
         run.manifest.check(manifest)
-        check_files(folder, run)
+        run.check(folder)
     return Subject(folder, data, manifest, run)
 
 
