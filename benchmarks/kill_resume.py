@@ -1,6 +1,6 @@
 """Kill `lpa-cwm predict` at random moments, let it resume, and compare the files with those of an undisturbed run.
 
-python benchmarks/kill_resume.py DATASET --kills 20 -- --method dis
+python benchmarks/kill_resume.py DATASET --kills 20 --options --method dis
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main():
     parser.add_argument("dataset")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("options", nargs="*", help="options of `lpa-cwm predict`, after --")
+    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="all that follows goes to predict")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -110,6 +110,16 @@ def test_predictions_of_another_program_are_scored(tmp_path, folder, pickled):
         open_subject(tmp_path / "nowhere", pickled)
 
 
+def test_the_tracker_of_the_documentation_takes_part(tmp_path, pickled, monkeypatch):
+    monkeypatch.chdir(pickled.parent)
+    page = (Path(__file__).parents[1] / "docs" / "predictions.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "predictions.md", "exec"), {})
+    own, still, _ = score(open_subject(tmp_path / "runs" / "still", pickled))
+    for name in ("aj", "delta_avg", "coverage", "dca_avg"):
+        assert np.allclose(own.column(name), still.column(name), equal_nan=True)
+
+
 def test_strided_runs_are_scored_as_such(tmp_path, pickled):
     predict(*job_and_run(pickled, Drifting(), queries="strided"), tmp_path / "run")
     own = score(open_subject(tmp_path / "run"))[0]
