@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from lpa_cwm.commands.ablate import Ablate
 from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.fetch import Fetch
@@ -30,5 +31,6 @@ COMMANDS: dict[str, type[Command]] = {
     "cache": Cache,
     "train": Train,
     "audit": Audit,
+    "ablate": Ablate,
     "simulate": Simulate,
 }

@@ -1,0 +1,78 @@
+"""`lpa-cwm ablate`: train and run every row of the ablation table."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from lpa_cwm.commands.predict import Predict
+from lpa_cwm.commands.report import Report
+from lpa_cwm.commands.score import Score
+from lpa_cwm.commands.train_lpa import TrainLpa
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments.variants import VARIANTS, Variant
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Train the variants of LPA, track a data set with every variant, score and compare; run again to go on."""
+
+    dataset: Annotated[Path, Positional]
+    """Annotated videos that no training saw."""
+    cache: Path
+    """Evidence to train on, from `lpa-cwm cache`."""
+    out: Path
+    """Folder of trainings, runs and the report."""
+    only: tuple[str, ...] = ()
+    """Names of the variants to run; all when empty."""
+    steps: int = 10_000
+    """Updates of each training."""
+    world: str = "toy"
+    """World model that is asked."""
+    device: str = "cpu"
+    """Where to compute."""
+    selection: Annotated[Selection, OmitArgPrefixes] = field(default_factory=Selection)
+    """The part of the data set that is used."""
+
+    def run(self) -> None:
+        """Row by row, then the report."""
+        for variant in self.chosen():
+            weights = self.trained(variant) if variant.method == "lpa" else None
+            self.predict(variant, weights)
+        runs = tuple(self.folder(variant) for variant in self.chosen())
+        Report(runs, out=self.out / "report").run()
+
+    def chosen(self) -> list[Variant]:
+        """The rows asked for, in the table's order."""
+        known = [variant.name for variant in VARIANTS]
+        for name in self.only:
+            if name not in known:
+                raise InputError(f"{name!r} is no variant; choose among {', '.join(known)}.")
+        return [variant for variant in VARIANTS if not self.only or variant.name in self.only]
+
+    def trained(self, variant: Variant) -> Path:
+        """The variant's weights; variants that differ only in inference share a training."""
+        name = variant.name if variant.training else "full"
+        folder = self.out / "training" / name
+        TrainLpa(self.cache, folder, steps=self.steps, device=self.device, **variant.training).run()  # type: ignore[arg-type]
+        return folder / "lpa.safetensors"
+
+    def folder(self, variant: Variant) -> Path:
+        return self.out / "runs" / variant.name
+
+    def predict(self, variant: Variant, weights: Path | None) -> None:
+        """Track and score."""
+        folder = self.folder(variant)
+        Predict(
+            self.dataset,
+            folder,
+            variant.method,
+            self.world,
+            weights=weights,
+            device=self.device,
+            selection=self.selection,
+            numbers=variant.numbers,
+        ).run()
+        Score(folder).run()
