@@ -6,7 +6,7 @@ is inverted in closed form; so the flow between the frames is exact to rounding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,9 @@ from lpa_cwm.data.weather import Weather
 from lpa_cwm.geometry import inside, pixel_centres
 
 Moment = Literal["source", "target"]
+MOMENTS: tuple[Moment, Moment] = ("source", "target")
+Box = tuple[slice, slice]
+Points = Float[Tensor, "2 h w"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,14 @@ class Layer:
     """Brightness in the target relative to the source."""
     padding: Literal["border", "reflection"] = "border"
 
-    def look_up(self, xy: Float[Tensor, "2 h w"], moment: Moment, channels: slice) -> Float[Tensor, "c h w"]:
+    def look_up(self, xy: Points, moment: Moment, channels: slice) -> Float[Tensor, "c h w"]:
         """Texture channels at points of one of the frames."""
         own = self.place(xy if moment == "source" else self.motion.backward(xy))
         texture = self.texture[None, channels]
         grid = rearrange(own, "d h w -> 1 h w d")
         return F.grid_sample(texture, grid, padding_mode=self.padding, align_corners=False).squeeze(0)
 
-    def box(self, moment: Moment, size: int) -> tuple[slice, slice]:
+    def box(self, moment: Moment, size: int) -> Box:
         """Rows and columns outside which the layer cannot show in a frame."""
         if self.padding == "reflection":
             return slice(0, size), slice(0, size)
@@ -66,54 +69,66 @@ def border_of_square() -> Float[Tensor, "2 32"]:
     return torch.cat([torch.stack(side) for side in sides], dim=1)
 
 
-def draw_frame(
-    layers: Sequence[Layer], moment: Moment, centres: Float[Tensor, "2 s s"]
-) -> tuple[Float[Tensor, "3 s s"], Int[Tensor, "s s"]]:
-    """The picture at one moment, and for each pixel the number of the layer that holds its centre."""
-    size = centres.shape[-1]
-    picture = torch.zeros(3, size, size)
-    owner = torch.zeros(size, size, dtype=torch.int32)
-    for number, layer in enumerate(layers):
-        rows, columns = layer.box(moment, size)
-        if rows.start >= rows.stop or columns.start >= columns.stop:
-            continue
-        seen = layer.look_up(centres[:, rows, columns], moment, slice(None))
-        colour, distance = seen[:3], seen[3]
-        if moment == "target":
-            colour = colour * layer.light
-        picture[:, rows, columns].lerp_(colour, (distance + 0.5).clamp(0, 1).expand_as(colour))
-        owner[rows, columns].masked_fill_(distance > 0, number)
-    return picture, owner
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Layers from back to front, and what they show and cover in a square frame."""
+
+    layers: Sequence[Layer]
+    size: int
+
+    @cached_property
+    def centres(self) -> Points:
+        """The centre of every pixel."""
+        return rearrange(pixel_centres((self.size, self.size)), "h w d -> d h w").contiguous()
+
+    @cached_property
+    def boxes(self) -> dict[Moment, list[Box]]:
+        """Where each layer can show at each moment."""
+        return {moment: [layer.box(moment, self.size) for layer in self.layers] for moment in MOMENTS}
+
+    def draw(self, moment: Moment) -> tuple[Float[Tensor, "3 s s"], Int[Tensor, "s s"]]:
+        """The picture at one moment, and for each pixel the number of the layer that holds its centre."""
+        picture = torch.zeros(3, self.size, self.size)
+        owner = torch.zeros(self.size, self.size, dtype=torch.int32)
+        for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes[moment], strict=True)):
+            if rows.start >= rows.stop or columns.start >= columns.stop:
+                continue
+            seen = layer.look_up(self.centres[:, rows, columns], moment, slice(None))
+            colour, distance = seen[:3], seen[3]
+            if moment == "target":
+                colour = colour * layer.light
+            picture[:, rows, columns].lerp_(colour, (distance + 0.5).clamp(0, 1).expand_as(colour))
+            owner[rows, columns].masked_fill_(distance > 0, number)
+        return picture, owner
+
+    def goals(self, owner: Int[Tensor, "s s"]) -> Points:
+        """Where each source pixel's centre goes with the layer that holds it."""
+        goal = torch.empty_like(self.centres)
+        for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes["source"], strict=True)):
+            mine = owner[rows, columns] == number
+            part = goal[:, rows, columns]
+            part.copy_(torch.where(mine, layer.motion.forward(self.centres[:, rows, columns]), part))
+        return goal
+
+    def seen(self, goal: Points, owner: Int[Tensor, "s s"]) -> Bool[Tensor, "s s"]:
+        """Whether each source pixel's goal lies inside the target and outside every layer in front of its own."""
+        visible = inside(rearrange(goal, "d h w -> h w d"), (self.size, self.size))
+        columns_off, rows_off = (goal - self.centres).abs().amax(dim=(1, 2)).ceil().int().tolist()
+        for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes["target"], strict=True)):
+            # Only pixels from which the fastest motion could reach the layer are asked.
+            window = widened(rows, rows_off), widened(columns, columns_off)
+            x, y = goal[:, *window]
+            near = (x >= columns.start) & (x < columns.stop) & (y >= rows.start) & (y < rows.stop)
+            asked = (near & visible[window] & (owner[window] < number)).nonzero(as_tuple=True)
+            if len(asked[0]):
+                distance = layer.look_up(torch.stack((x[asked], y[asked])).unsqueeze(1), "target", slice(3, 4))
+                visible[window][asked] = distance.flatten() <= 0
+        return visible
 
 
-def goals(
-    layers: Sequence[Layer], owner: Int[Tensor, "s s"], centres: Float[Tensor, "2 s s"]
-) -> Float[Tensor, "2 s s"]:
-    """Where each source pixel's centre goes with the layer that holds it."""
-    goal = torch.empty_like(centres)
-    for number, layer in enumerate(layers):
-        rows, columns = layer.box("source", len(owner))
-        mine = owner[rows, columns] == number
-        part = goal[:, rows, columns]
-        part.copy_(torch.where(mine, layer.motion.forward(centres[:, rows, columns]), part))
-    return goal
-
-
-def seen_at(goal: Float[Tensor, "2 s s"], layers: Sequence[Layer], owner: Int[Tensor, "s s"]) -> Bool[Tensor, "s s"]:
-    """Whether each source pixel's goal lies inside the target and outside every layer in front of its own."""
-    size = len(owner)
-    points, holder = goal.flatten(1), owner.flatten()
-    visible = inside(points.T, (size, size))
-    for number, layer in enumerate(layers):
-        rows, columns = layer.box("target", size)
-        x, y = points
-        near = (x >= columns.start) & (x < columns.stop) & (y >= rows.start) & (y < rows.stop)
-        # Positions rather than a mask: indexing by them is several times faster.
-        asked = (near & visible & (holder < number)).nonzero().squeeze(1)
-        if len(asked):
-            distance = layer.look_up(points[:, None, asked], "target", slice(3, 4))
-            visible[asked] = distance.flatten() <= 0
-    return visible.view(size, size)
+def widened(span: slice, by: int) -> slice:
+    """A range of rows or columns with so many more on both sides."""
+    return slice(max(0, span.start - by), span.stop + by)
 
 
 @dataclass(frozen=True)
@@ -203,12 +218,12 @@ class Studio:
         """A layer's change of brightness."""
         return self.recipe.weather.shading(self.rng)
 
-    def layers(self) -> list[Layer]:
-        """A whole scene, from back to front."""
+    def scene(self) -> Scene:
+        """A background and some cut-outs."""
         back = self.background()
         low, high = self.recipe.sprites
         count = int(self.rng.integers(low, high + 1))
-        return [back, *(self.sprite(back.motion.affine) for _ in range(count))]
+        return Scene([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
 
 
 @dataclass(frozen=True)
@@ -232,10 +247,9 @@ class Layered:
     def pair(self, index: int, size: int) -> Example:
         """The scene of this number."""
         rng = draws(self.name, self.seed, index)
-        layers = Studio(self.photographs, self.recipe, rng, size).layers()
-        centres = rearrange(pixel_centres((size, size)), "h w d -> d h w").contiguous()
-        first, owner = draw_frame(layers, "source", centres)
-        second, _ = draw_frame(layers, "target", centres)
-        goal = goals(layers, owner, centres)
+        scene = Studio(self.photographs, self.recipe, rng, size).scene()
+        first, owner = scene.draw("source")
+        second, _ = scene.draw("target")
+        goal = scene.goals(owner)
         source, target = self.recipe.weather.exposed((first, second), rng)
-        return Example(source, target, goal - centres, seen_at(goal, layers, owner))
+        return Example(source, target, goal - scene.centres, scene.seen(goal, owner))

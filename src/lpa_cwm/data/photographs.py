@@ -75,7 +75,8 @@ def cut(picture: Image.Image, rng: np.random.Generator, side: int) -> Float[Tens
     span = short * rng.uniform(min(1.0, side / short), 1.0)
     x, y = (rng.uniform(0, length - span) for length in picture.size)
     piece = picture.resize((side, side), Image.Resampling.BILINEAR, box=(x, y, x + span, y + span))
-    tensor = torch.from_numpy(np.array(piece, dtype=np.float32)).div_(255)
+    pixels = np.asarray(piece)
     if rng.random() < 0.5:
-        tensor = tensor.flip(1)
-    return rearrange(tensor, "h w c -> c h w").contiguous()
+        pixels = pixels[:, ::-1]
+    planes = rearrange(torch.from_numpy(pixels.copy()), "h w c -> c h w")
+    return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)

@@ -1,0 +1,84 @@
+"""What training pairs cost and how they move: pairs per second and core, and quantiles of the motion.
+
+python benchmarks/pairs.py [--photos DIR] [--videos DIR --cache DIR] [--records DIR]
+"""
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from lpa_cwm.data.correspondence import MatchSampler
+from lpa_cwm.data.layered import Layered
+from lpa_cwm.data.movif import MoviClips, MoviPairs
+from lpa_cwm.data.natural import NaturalVideo
+from lpa_cwm.data.pairs import Stream
+
+QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Time each source by the processor's clock, on one thread, after its caches have filled."""
+
+    photos: Path | None = None
+    videos: Path | None = None
+    cache: Path = Path("cache/natural")
+    records: Path | None = None
+    count: int = 100
+    warm: int = 300
+
+    def sources(self):
+        yield Layered.of(self.photos, "train")
+        if self.videos:
+            yield NaturalVideo.of(self.videos, self.cache, "train")
+        if self.records:
+            yield MoviPairs(MoviClips.of(self.records, "train"))
+
+    def speed(self, source, size):
+        for index in range(self.warm):
+            source.pair(index, 32)
+        start = time.process_time()
+        examples = [source.pair(self.warm + index, size) for index in range(self.count)]
+        rate = self.count / (time.process_time() - start)
+        print(f"{source.name:<15} {size:>4} px  {rate:7.1f} pairs/s/core", motion(examples, 256 / size))
+
+    def stream(self, source, workers):
+        batches = Stream(source, size=128, batch=8, workers=workers).batches()
+        next(batches)
+        start = time.perf_counter()
+        count = sum(len(batch) for batch in itertools.islice(batches, 20))
+        print(f"{source.name:<15}  128 px  {count / (time.perf_counter() - start):7.1f} pairs/s with {workers} workers")
+
+    def run(self):
+        torch.set_num_threads(1)
+        for source in self.sources():
+            for size in (128, 256):
+                self.speed(source, size)
+            self.stream(source, workers=2)
+        if self.records:
+            print(filtered(self.records))
+
+
+def motion(examples, scale):
+    """Quantiles of the motion in pixels at 256, of all pixels with known flow."""
+    known = [one.flow.norm(dim=0)[one.visible] for one in examples if one.flow is not None]
+    if not known:
+        return ""
+    lengths = (torch.cat(known) * scale).numpy()
+    ordered = sorted(lengths[:: max(1, len(lengths) // 200_000)])
+    values = (f"{100 * q:g} %: {ordered[int(q * (len(ordered) - 1))]:.1f}" for q in QUANTILES)
+    return f"  mean motion at 256 px {lengths.mean():.1f}, " + ", ".join(values)
+
+
+def filtered(records):
+    """What the correspondence filter keeps of all records."""
+    tallies = [tally for _, tally in MatchSampler(16).over(MoviClips.of(records, "train"))]
+    return "\n".join((f"correspondences of {len(tallies)} frame pairs:", str(sum(tallies[1:], tallies[0]))))
+
+
+if __name__ == "__main__":
+    tyro.cli(Pairs).run()
