@@ -6,6 +6,8 @@ from typing import Literal
 WORLDS = ("toy",)
 METHODS = ("uniform", "apa", "lpa")
 SCORES = ("compact", "adm")
+WORLD, METHOD = "toy", "uniform"
+"""What every command uses unless told otherwise."""
 
 
 @dataclass(frozen=True)

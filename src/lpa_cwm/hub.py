@@ -11,7 +11,7 @@ from lpa_cwm.adjudicate.learned import Learned
 from lpa_cwm.adjudicate.score import adm, compact
 from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.baselines.table import rival
-from lpa_cwm.config import METHODS, SCORES, WORLDS, Method
+from lpa_cwm.config import METHOD, METHODS, SCORES, WORLD, WORLDS, Method
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import packaged_weights
 from lpa_cwm.interfaces import Adjudicator, ScoreField, Tracker, WorldModel
@@ -22,8 +22,8 @@ LPA_FILE = "lpa.safetensors"
 
 
 def load(
-    method: str | Adjudicator = "uniform",
-    world: str | WorldModel = "toy",
+    method: str | Adjudicator = METHOD,
+    world: str | WorldModel = WORLD,
     numbers: Method | None = None,
     *,
     score: str = "compact",

@@ -5,6 +5,7 @@ from typing import Protocol
 from lpa_cwm.commands.ablate import Ablate
 from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
+from lpa_cwm.commands.explain import Explain
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
 from lpa_cwm.commands.predict import Predict
@@ -23,6 +24,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, type[Command]] = {
     "track": Track,
+    "explain": Explain,
     "predict": Predict,
     "score": Score,
     "report": Report,

@@ -10,6 +10,7 @@ from lpa_cwm.commands.predict import Predict
 from lpa_cwm.commands.report import Report
 from lpa_cwm.commands.score import Score
 from lpa_cwm.commands.train_lpa import TrainLpa
+from lpa_cwm.config import WORLD
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments.variants import VARIANTS, Variant
@@ -29,7 +30,7 @@ class Ablate:
     """Names of the variants to run; all when empty."""
     steps: int = 10_000
     """Updates of each training."""
-    world: str = "toy"
+    world: str = WORLD
     """World model that is asked."""
     device: str = "cpu"
     """Where to compute."""

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from lpa_cwm.config import WORLD
+
 
 @dataclass(frozen=True)
 class Cache:
@@ -15,7 +17,7 @@ class Cache:
     """Annotated videos of TAP-Vid format, for example those `lpa-cwm simulate` writes."""
     out: Path
     """Folder of the cache: one file per video."""
-    world: str = "toy"
+    world: str = WORLD
     """World model that is asked."""
     score: str = "compact"
     """Score field of the analytic weights that are kept beside."""

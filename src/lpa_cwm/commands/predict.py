@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from lpa_cwm.config import METHODS, Method
+from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
 
@@ -24,9 +24,9 @@ class Predict:
     """A TAP-Vid pickle, a folder of them, or the csv of Kinetics with its clips beside it."""
     out: Path
     """Folder of the run; it holds one configuration."""
-    method: str = "uniform"
+    method: str = METHOD
     """How candidates are weighed: uniform, apa or lpa; or a rival (see `lpa-cwm methods`)."""
-    world: str = "toy"
+    world: str = WORLD
     """World model that is asked."""
     score: str = "compact"
     """Score field that apa asks."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from lpa_cwm.config import METHODS, Method
+from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class Track:
     """Points to follow, each x,y@frame in the clip's pixels, for example 120,80@0."""
     grid: int | None = None
     """Follow a grid of so many points a side, from the first frame on."""
-    method: str = "uniform"
+    method: str = METHOD
     """How candidates are weighed: uniform, apa or lpa; or a rival (see `lpa-cwm methods`)."""
-    world: str = "toy"
+    world: str = WORLD
     """World model that is asked."""
     weights: Path | None = None
     """LPA weights other than the shipped ones."""

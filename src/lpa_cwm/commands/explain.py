@@ -1,0 +1,56 @@
+"""`lpa-cwm explain`: one point, one target frame, every step between as a figure."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from lpa_cwm.config import METHOD, METHODS, WORLD, Method
+from lpa_cwm.errors import InputError
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Show how one point was found: the candidates, their weights, and why one was believed."""
+
+    clip: Annotated[Path | None, Positional] = None
+    """A video file or a folder of pictures; without it, the bundled clip."""
+    point: str = "128,128@0"
+    """The point as x,y@frame in the clip's pixels."""
+    target: int = 1
+    """Frame to look for it in."""
+    method: str = METHOD
+    """How candidates are weighed: uniform, apa or lpa."""
+    world: str = WORLD
+    """World model that is asked."""
+    weights: Path | None = None
+    """LPA weights other than the shipped ones."""
+    out: Path = Path("explained.png")
+    """The figure (.png, .pdf or .svg)."""
+    device: str = "cpu"
+    """Where to compute."""
+    numbers: Annotated[Method, OmitArgPrefixes] = field(default_factory=Method)
+    """The numbers of the method."""
+
+    def run(self) -> None:
+        """Ask, draw, print where it is."""
+        from lpa_cwm import hub
+        from lpa_cwm.bundled import bundled_clip
+        from lpa_cwm.commands.track import parse_points
+        from lpa_cwm.data.video import read
+        from lpa_cwm.explain import explain
+        from lpa_cwm.report.explain import draw
+
+        if self.method not in METHODS:
+            raise InputError(f"{self.method!r} has no candidates to show; choose one of {', '.join(METHODS)}.")
+        clip = read(self.clip) if self.clip else bundled_clip(self.world)
+        query = parse_points((self.point,))
+        if not int(query.frame[0]) < self.target < len(clip):
+            raise InputError(
+                f"The target frame is {self.target}; it must come after the point's frame {int(query.frame[0])} "
+                f"and before frame {len(clip)}, the end of {clip.name}."
+            )
+        tracker = hub.load(self.method, self.world, self.numbers, weights=self.weights, device=self.device)
+        draw(explain(tracker, clip, query, self.target), self.out)
+        print(self.out)

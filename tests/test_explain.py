@@ -1,0 +1,46 @@
+"""An explanation shows what the tracker did, and the figure is written."""
+
+import pytest
+import torch
+
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.cli import main
+from lpa_cwm.config import Method
+from lpa_cwm.explain import explain
+from lpa_cwm.report.explain import open_patches
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Queries
+from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+
+
+def test_it_ends_where_the_tracker_ends():
+    clip = toy_clip(ToyMotion(shift=(0.05, 0.02)), 3, (48, 80))
+    query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
+    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0, error=5.0), uniform, Method(masks=4))
+    explained = explain(tracker, clip, query, 2)
+    tracks = tracker.track(clip, query)
+    assert torch.equal(explained.answer.xy[0], tracks.xy[0, 2])
+    assert explained.weights.tolist() == [0.25] * 4
+    torch.testing.assert_close(explained.distributions.sum((1, 2)), torch.ones(3))
+    assert len(explained.response) == len(explained.peak) == 4
+    shown = (open_patches(explained, 0) != 0.5).any(0).float().mean().item()
+    assert shown == pytest.approx(7 / 64, abs=0.02)
+
+
+def test_the_figure(tmp_path, capsys):
+    out = tmp_path / "why.svg"
+    main(["explain", "--world", "toy", "--point", "100,100@0", "--target", "3", "--masks", "3", "--out", str(out)])
+    drawn = out.read_text()
+    assert drawn.count("<image") >= 3 + 1 + 3 + 3
+    assert capsys.readouterr().out.strip() == str(out)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["--target", "99"], "target frame is 99"), (["--method", "dis"], "no candidates to show")]
+)
+def test_what_cannot_be_explained(tmp_path, capsys, options, said):
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", "--world", "toy", "--out", str(tmp_path / "x.png"), *options])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
