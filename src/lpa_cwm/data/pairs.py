@@ -6,7 +6,7 @@ can stop and go on anywhere, with any number of workers.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 from lpa_cwm.errors import InputError
 from lpa_cwm.keys import Part, generator, key
 
+Split = Literal["train", "val"]
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -25,7 +27,7 @@ class Example:
     source: UInt8[Tensor, "3 s s"]
     target: UInt8[Tensor, "3 s s"]
     flow: Float[Tensor, "2 s s"] | None = None
-    """(dx, dy) in pixels, from each source pixel to its place in the target."""
+    """(dx, dy) in pixels, from each source pixel to its place in the target; NaN where it has none."""
     visible: Bool[Tensor, "s s"] | None = None
     """Whether that place lies inside the target and nothing covers it there."""
 
@@ -34,11 +36,19 @@ class Example:
 class PairSource(Protocol):
     """An endless supply of pairs; pair i depends on the source's identity and i, on nothing else."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Part of the identity of each pair."""
+        ...
 
     def pair(self, index: int, size: int) -> Example:
         """The pair of this number, at `size` x `size` pixels."""
         ...
+
+
+def split_of(name: str, held_out: float = 0.1) -> Split:
+    """The side of the split on which a name falls, whatever else is in the folder."""
+    return "val" if key("split", name) % 10_000 < held_out * 10_000 else "train"
 
 
 def draws(*identity: Part) -> np.random.Generator:

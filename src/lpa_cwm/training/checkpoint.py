@@ -1,0 +1,34 @@
+"""Checkpoints that are never half-written and never mixed up with those of another training."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import written_aside
+
+Identity = dict[str, int | float | str]
+"""The options that must not change between the parts of one training."""
+
+
+def save(path: Path, identity: Identity, state: dict[str, Any]) -> None:
+    """Write a checkpoint; whoever reads sees the old one or the new one, also after a crash."""
+    with written_aside(path) as aside:
+        torch.save({"identity": identity, "state": state}, aside)
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def load(path: Path, identity: Identity) -> dict[str, Any] | None:
+    """The state of a checkpoint of the same training, or nothing if there is none."""
+    if not path.exists():
+        return None
+    held = torch.load(path, weights_only=True, map_location="cpu")
+    changed = sorted(name for name, value in identity.items() if held["identity"].get(name) != value)
+    if changed:
+        raise InputError(
+            f"{path} was begun with another {' and '.join(changed)}; give the same, or another --out to begin anew."
+        )
+    return held["state"]
