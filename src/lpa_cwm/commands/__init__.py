@@ -5,6 +5,7 @@ from typing import Protocol
 from lpa_cwm.commands.ablate import Ablate
 from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
+from lpa_cwm.commands.convert import Convert
 from lpa_cwm.commands.explain import Explain
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
@@ -12,6 +13,7 @@ from lpa_cwm.commands.predict import Predict
 from lpa_cwm.commands.report import Report
 from lpa_cwm.commands.score import Score
 from lpa_cwm.commands.simulate import Simulate
+from lpa_cwm.commands.sweep import Sweep
 from lpa_cwm.commands.track import Track
 from lpa_cwm.commands.train import Train
 
@@ -29,10 +31,12 @@ COMMANDS: dict[str, type[Command]] = {
     "score": Score,
     "report": Report,
     "fetch": Fetch,
+    "convert": Convert,
     "methods": Methods,
     "cache": Cache,
     "train": Train,
     "audit": Audit,
     "ablate": Ablate,
+    "sweep": Sweep,
     "simulate": Simulate,
 }

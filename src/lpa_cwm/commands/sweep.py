@@ -1,0 +1,51 @@
+"""`lpa-cwm sweep`: how many masks and re-evaluations pay."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from lpa_cwm.config import METHOD, WORLD
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measure final end-point error and time per query for M in 5, 10, 20 and R in 0, 1, 2."""
+
+    dataset: Annotated[Path, Positional]
+    """Annotated videos that no training saw."""
+    videos: int = 10
+    """Videos used."""
+    queries: int = 4
+    """Queries per video, all of one frame pair."""
+    gaps: tuple[int, int] = (1, 1)
+    """Fewest and most frames between source and target; the paper's are adjacent."""
+    method: str = METHOD
+    """How candidates are weighed."""
+    world: str = WORLD
+    """World model that is asked."""
+    weights: Path | None = None
+    """LPA weights other than the shipped ones."""
+    device: str = "cpu"
+    """Where to compute."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def run(self) -> None:
+        """Print a row per setting as it is measured."""
+        from lpa_cwm import hub
+        from lpa_cwm.data.tapvid import load_dataset
+        from lpa_cwm.experiments.sweep import sweep
+        from lpa_cwm.training.groups import TrackCorrespondences
+
+        dataset = load_dataset(self.dataset)
+        names = dataset.names[: self.videos]
+        source = TrackCorrespondences(dataset, names, pairs=1, queries=self.queries, gaps=self.gaps)
+        tracker = hub.load(self.method, self.world, weights=self.weights, device=self.device)
+        if not self.json:
+            print("| M | R | end-point error, px | s per query | queries |\n|---|---|---|---|---|")
+        for cell in sweep(tracker, source):
+            row = f"| {cell.masks} | {cell.passes} | {cell.error:.3f} | {cell.seconds:.3f} | {cell.queries} |"
+            print(json.dumps(asdict(cell)) if self.json else row, flush=True)
