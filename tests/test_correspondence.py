@@ -8,7 +8,7 @@ import torch
 
 from lpa_cwm.data.correspondence import Filter, MatchSampler, Tally, Verdict
 from lpa_cwm.data.movif import MoviClips, read_clip
-from lpa_cwm.data.photographs import split_of
+from lpa_cwm.data.pairs import split_of
 from lpa_cwm.data.tfrecord import Shard
 from movi_files import drift, write
 

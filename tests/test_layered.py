@@ -11,8 +11,8 @@ from PIL import Image
 
 from lpa_cwm.data.layered import Layer, Layered, Recipe, Scene, Studio
 from lpa_cwm.data.outlines import outline
-from lpa_cwm.data.pairs import draws
-from lpa_cwm.data.photographs import Photographs, split_of
+from lpa_cwm.data.pairs import draws, split_of
+from lpa_cwm.data.photographs import Photographs
 from lpa_cwm.data.planar import Affine, Motion, Wave, rotation
 from lpa_cwm.data.procedural import photo
 from lpa_cwm.data.weather import Weather, blurred

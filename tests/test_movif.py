@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lpa_cwm.data.movif import MoviClips, MoviPairs, check_signs, disagreement, read_clip, rounded_goals
-from lpa_cwm.data.photographs import split_of
+from lpa_cwm.data.pairs import split_of
 from lpa_cwm.data.tfrecord import Shard
 from lpa_cwm.errors import InputError
 from movi_files import HIGH, LOW, drift, write

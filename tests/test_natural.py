@@ -10,7 +10,7 @@ import torch
 from lpa_cwm.data import video
 from lpa_cwm.data.footage import cuts, gather, mapped, shots_of
 from lpa_cwm.data.natural import NaturalVideo, difference, group_of
-from lpa_cwm.data.photographs import split_of
+from lpa_cwm.data.pairs import split_of
 from lpa_cwm.data.procedural import photo
 from lpa_cwm.errors import InputError
 

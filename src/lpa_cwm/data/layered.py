@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.data.outlines import outline
-from lpa_cwm.data.pairs import Example, draws
-from lpa_cwm.data.photographs import Photographs, Split, cut
+from lpa_cwm.data.pairs import Example, Split, draws
+from lpa_cwm.data.photographs import Photographs, cut
 from lpa_cwm.data.planar import Affine, Motion, Vector, Wave, rotation
 from lpa_cwm.data.weather import Weather
 from lpa_cwm.geometry import inside, pixel_centres

@@ -17,8 +17,7 @@ from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from lpa_cwm.data.pairs import Example, draws
-from lpa_cwm.data.photographs import Split, split_of
+from lpa_cwm.data.pairs import Example, Split, draws, split_of
 from lpa_cwm.data.tfrecord import Feature, Shard
 from lpa_cwm.errors import InputError
 from lpa_cwm.sampling import resize_frame

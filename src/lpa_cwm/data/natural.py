@@ -12,8 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.data.footage import Shot, gather, mapped
-from lpa_cwm.data.pairs import Example, draws
-from lpa_cwm.data.photographs import Split, split_of
+from lpa_cwm.data.pairs import Example, Split, draws, split_of
 from lpa_cwm.errors import InputError
 
 ATTEMPTS = 10

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,17 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.data import procedural
-from lpa_cwm.data.pairs import draws
+from lpa_cwm.data.pairs import Split, draws, split_of
 from lpa_cwm.errors import InputError
-from lpa_cwm.keys import key
 
-Split = Literal["train", "val"]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
-
-
-def split_of(name: str, held_out: float = 0.1) -> Split:
-    """The side of the split on which a name falls, whatever else is in the folder."""
-    return "val" if key("split", name) % 10_000 < held_out * 10_000 else "train"
 
 
 @lru_cache(maxsize=512)
