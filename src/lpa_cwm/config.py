@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WORLDS = ("toy",)
+WORLDS = ("toy", "opt-cwm", "opt-cwm-512")
 METHODS = ("uniform", "apa", "lpa")
 SCORES = ("compact", "adm")
 WORLD, METHOD = "toy", "uniform"
@@ -36,5 +36,7 @@ class Method:
     """Masks of the re-evaluation: edited for each query; chosen from one pool per pair; edited once for all queries."""
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
+    per_pass: int = 1
+    """Distant queries perturbed in one prediction; more is cheaper and less accurate."""
     batch: int = 16
     """Queries whose responses are in memory at once."""

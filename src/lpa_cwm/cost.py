@@ -1,7 +1,7 @@
 """The price of a tracking job, told before it is paid."""
 
 from dataclasses import dataclass
-from math import comb
+from math import ceil, comb
 
 from lpa_cwm.config import Method
 from lpa_cwm.types import Clip, Queries
@@ -19,7 +19,7 @@ class Cost:
     factual: int
     """Predictions shared by queries, about."""
     counterfactual: int
-    """Predictions with a perturbed source."""
+    """Predictions with a perturbed source, at the least."""
 
 
 def cost(clip: Clip, queries: Queries, method: Method) -> Cost:
@@ -32,7 +32,7 @@ def cost(clip: Clip, queries: Queries, method: Method) -> Cost:
         pairs=sum(later for _, later in groups),
         targets=targets,
         factual=round(factual),
-        counterfactual=targets * method.masks * (1 + method.passes),
+        counterfactual=ceil(targets / method.per_pass) * method.masks * (1 + method.passes),
     )
 
 

@@ -13,9 +13,11 @@ from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.baselines.table import rival
 from lpa_cwm.config import METHOD, METHODS, SCORES, WORLD, WORLDS, Method
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import packaged_weights
+from lpa_cwm.files import cache_dir, packaged_weights
 from lpa_cwm.interfaces import Adjudicator, ScoreField, Tracker, WorldModel
 from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.world.multiplex import multiplex
+from lpa_cwm.world.opt_cwm.checkpoint import load_folder
 from lpa_cwm.world.toy import ToyWorld
 
 LPA_FILE = "lpa.safetensors"
@@ -34,7 +36,8 @@ def load(
     """A tracker from names, or from any world model with the three verbs and any callable as adjudicator."""
     world = load_world(world) if isinstance(world, str) else world
     method = load_adjudicator(method, score, weights) if isinstance(method, str) else method
-    return CwmTracker(world, method, numbers or Method(), device, quiet)
+    numbers = numbers or Method()
+    return CwmTracker(multiplex(world, numbers.per_pass), method, numbers, device, quiet)
 
 
 def tracker(name: str, **settings: Any) -> Tracker:
@@ -46,6 +49,8 @@ def load_world(name: str) -> WorldModel:
     """A world model by name."""
     if name == "toy":
         return ToyWorld(error=6.0, wrong=0.4)
+    if name in ("opt-cwm", "opt-cwm-512"):
+        return load_folder(cache_dir() / "opt-cwm", 512 if name.endswith("512") else 256)
     raise InputError(f"{name!r} is no known world model; choose one of {', '.join(WORLDS)}.")
 
 

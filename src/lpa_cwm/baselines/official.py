@@ -7,6 +7,7 @@ resizing (bilinear without antialiasing) and in decoding at the crop's own resol
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +18,14 @@ from lpa_cwm.baselines.pairwise import by_source
 from lpa_cwm.baselines.start import begun
 from lpa_cwm.config import Method
 from lpa_cwm.decode import distribution
+from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import View, centre_of, index_of
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.probe import magnitude
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.types import Clip, Queries, Tracks
 from lpa_cwm.world.masks import HIDDEN_SHARE, hide, neighbourhood
+from lpa_cwm.world.opt_cwm.checkpoint import PUBLISHED, PUBLISHED_GENERATOR, load_folder
 
 OFFICIAL = Method(
     passes=4, localise="standard", reduce="sum", mask_sharing="query", reevaluation="query", reveal="raster"
@@ -140,6 +143,18 @@ class OfficialTracker:
         factual = self.world.imagine(scene, hidden.to(source.device))
         response = self.world.intervene(scene, factual, centre_of(shown_at(before, pixel))[None].to(source))[0]
         return Glance(views, hidden, resized(response, (after.height, after.width)), self.method)
+
+
+def missing_official() -> str | None:
+    """The published files have to be fetched once."""
+    names = (PUBLISHED[512][0], PUBLISHED_GENERATOR)
+    absent = [name for name in names if not (cache_dir() / "opt-cwm" / name).is_file()]
+    return f"{absent[0]} has not been fetched yet: run `lpa-cwm fetch opt-cwm`." if absent else None
+
+
+def load_official(**given: Any) -> OfficialTracker:
+    """The tracker at the size of the published evaluation; settings are those of `OfficialTracker`."""
+    return OfficialTracker(load_folder(cache_dir() / "opt-cwm", 512), **given)
 
 
 def closer(view: View, pixel: Int[Tensor, "2"], side: int) -> View:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lpa_cwm.baselines.dis import Dis
 from lpa_cwm.baselines.external import COTRACKER3, DODUO, GMRW, load_sea_raft, missing_sea_raft
+from lpa_cwm.baselines.official import load_official, missing_official
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.raft import SMURF, RaftFlow, read_raft
 from lpa_cwm.baselines.settings import settings, settings_file, variable
@@ -153,6 +154,14 @@ _ALL = (
         source="github.com/facebookresearch/co-tracker",
         missing=COTRACKER3.missing,
         load=COTRACKER3.load,
+    ),
+    Rival(
+        name="opt-cwm",
+        what="Opt-CWM by its own protocol: 512 px, masks for each query, four zooms, whole pixels.",
+        licence="none given: all rights reserved",
+        source="lpa-cwm fetch opt-cwm",
+        missing=missing_official,
+        load=load_official,
     ),
 )
 

@@ -22,6 +22,13 @@ from lpa_cwm.world.opt_cwm.generator import Generator
 from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
 from lpa_cwm.world.opt_cwm.world import OptCwm
 
+PUBLISHED = {
+    256: ("base_cwm_256_ckpt.pt", Architecture()),
+    512: ("base_cwm_512_ckpt.pt", Architecture(size=512, scale=2)),
+}
+"""The two published predictors by the size of the frames they see."""
+PUBLISHED_GENERATOR = "opt_cwm_ckpt.pt"
+CONVERTED = "opt_cwm_{size}.safetensors"
 GENERATOR_PREFIX = "flow_predictor.perturber.nn."
 RENAMED = (
     (r"^encoder\.patch_embed\.proj\.", "embedding."),
@@ -169,3 +176,11 @@ def load(path: Path, batch: int = 8) -> OptCwm:
     world = empty(architecture, batch)
     fill(world, state, path)
     return world
+
+
+def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
+    """The world model that sees `size` pixels, from a folder with the converted file or with the published ones."""
+    if (converted := folder / CONVERTED.format(size=size)).is_file():
+        return load(converted, batch)
+    base, architecture = PUBLISHED[size]
+    return load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture, batch)[0]

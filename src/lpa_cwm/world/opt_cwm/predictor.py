@@ -181,12 +181,14 @@ class Predictor(nn.Module):
     def decode(self, states: Float[Tensor, "b l d"], layout: Layout) -> Float[Tensor, "b 3 h w"]:
         """The predicted target, RGB in [0, 1], zero where it is visible."""
         tokens = pick(self.bridge(states), layout.origin) + self.decoder_positions
-        patches = self.decoder(tokens, read=layout.hidden.shape[1] + layout.read)
-        # The response is a small difference of two predictions: half precision would quantise it.
-        with torch.autocast(patches.device.type, enabled=False):
-            values = self.head(patches.float())
+        values = self.pixels(self.decoder(tokens, read=layout.hidden.shape[1] + layout.read))
         blank = values.new_zeros(*layout.hidden.shape, values.shape[-1])
         index = layout.read[..., None].expand_as(values)
         image = blank.scatter(1, index, values) * layout.hidden[..., None]
         side, patch = self.architecture.side, self.architecture.patch
         return rearrange(image, "b (y x) (i j c) -> b c (y i) (x j)", y=side, i=patch, c=3)
+
+    def pixels(self, tokens: Float[Tensor, "b r d"]) -> Float[Tensor, "b r v"]:
+        """Values of patches, in single precision: of their small differences half precision would leave steps."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            return self.head(tokens.float())
