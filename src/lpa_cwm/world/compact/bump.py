@@ -36,7 +36,7 @@ class Bump:
         down = self.profile(centres[:, 0, 1] - xy[:, 1:])
         return self.amplitude * down[:, :, None] * across[:, None, :]
 
-    def between(self, place: Float[Tensor, "*b 2"], xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b"]:
+    def between(self, place: Float[Tensor, "*b 2"], xy: Float[Tensor, "*#b 2"], hw: HW) -> Float[Tensor, "*b"]:
         """Bilinear value of the bump's image at a place; a product, because image and interpolation both are."""
         limit = place.new_tensor([hw[1] - 0.5, hw[0] - 0.5])
         place = place.clamp(min=place.new_tensor(0.5), max=limit)

@@ -80,7 +80,7 @@ def mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), silent(nn.Linear(width, outputs)))
 
 
-def agreement(first: Float[Tensor, "*b c"], second: Float[Tensor, "*b c"], groups: int) -> Float[Tensor, "*b groups"]:
+def agreement(first: Float[Tensor, "*#b c"], second: Float[Tensor, "*#b c"], groups: int) -> Float[Tensor, "*b groups"]:
     """Inner products of two descriptions, group by group."""
     product = first * second
     return product.unflatten(-1, (groups, -1)).sum(-1)
