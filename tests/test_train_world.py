@@ -145,7 +145,7 @@ def test_shares_of_processes_are_the_whole():
         return [int(share.pair(i, 8).source[0, 0, 0]) for i in range(8)]
 
     parts = [numbers(worker) for worker in range(3)]
-    assert sorted(sum(parts, [])) == list(range(24))
+    assert sorted(number for part in parts for number in part) == list(range(24))
     assert [parts[w][:2] for w in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
