@@ -25,6 +25,12 @@ def files(folder):
     return {path.name: hashlib.blake2b(path.read_bytes()).hexdigest() for path in found}
 
 
+def differing(one, other):
+    """Names of the files that are not the same in both folders."""
+    first, second = files(one), files(other)
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
@@ -52,14 +58,14 @@ def main():
                 print(f"kill {done}: {len(list(broken.glob('*.npz')))} predictions there", flush=True)
             else:
                 print("finished before the kill; beginning anew", flush=True)
-                assert files(broken) == files(whole)
+                assert not differing(broken, whole), differing(broken, whole)
                 for path in broken.glob("*.npz"):
                     path.unlink()
         assert predict(arguments.dataset, broken, arguments.options).wait() == 0
-        same = files(broken) == files(whole)
-        left = [path.name for path in broken.rglob(".*")]
-        print(f"{done} kills; files byte-identical: {same}; temporary files left behind: {len(left)}")
-        sys.exit(not same)
+        other = differing(broken, whole)
+        left = len(list(broken.rglob(".*")))
+        print(f"{done} kills; of {len(files(whole))} files these differ: {other}; temporary files left behind: {left}")
+        sys.exit(bool(other))
 
 
 if __name__ == "__main__":

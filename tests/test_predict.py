@@ -194,6 +194,12 @@ def test_the_command_passes_the_numbers_of_the_method(tmp_path, capsys):
     assert "settings.numbers.masks was 3 and is 4" in capsys.readouterr().err
 
 
+def test_the_command_refuses_numbers_that_a_rival_does_not_have(tmp_path, pickled, capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", str(pickled), "--out", str(tmp_path / "run"), "--method", "static", "--masks", "3"])
+    assert "static has no numbers to set" in capsys.readouterr().err
+
+
 def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", entries(2) | {"bad": entry() | {"points": np.zeros((3, 6, 2), int)}})
     with pytest.raises(SystemExit) as exit:

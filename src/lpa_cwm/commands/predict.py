@@ -66,6 +66,8 @@ class Predict:
     def settings(self) -> dict[str, Any]:
         """What the tracker is made with; rivals have nothing to set."""
         if self.method not in METHODS:
+            if self.numbers != Method():
+                raise InputError(f"{self.method} has no numbers to set; leave out --masks, --passes and the like.")
             return {}
         return {
             "numbers": self.numbers,
