@@ -4,19 +4,22 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from lpa_cwm.baselines.official import OFFICIAL, OfficialTracker, shown_at
+from lpa_cwm.baselines.official import OFFICIAL, OfficialTracker, missing_official, shown_at
+from lpa_cwm.cli import main
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import index_of
+from lpa_cwm.hub import load_world
 from lpa_cwm.interfaces import Tracker, WorldModel
 from lpa_cwm.types import Clip, Queries
 from lpa_cwm.world.multiplex import JointWorldModel
-from lpa_cwm.world.opt_cwm.checkpoint import Ignored, enlarged, load, load_published, save
+from lpa_cwm.world.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
 from lpa_cwm.world.opt_cwm.generator import Generator, blot, place
 from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
 from lpa_cwm.world.opt_cwm.world import OptCwm
@@ -314,6 +317,31 @@ def test_the_larger_mode_interpolates_both_tables_frame_by_frame():
         torch.testing.assert_close(getattr(large.predictor, name)[256:], expected)
     constant = enlarged(torch.ones(128, 48), large.predictor.architecture)
     torch.testing.assert_close(constant, torch.ones(512, 48))
+
+
+@golden
+def test_the_command_converts_and_the_folder_then_needs_the_converted_file_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PUBLISHED, 256, ("base_cwm_256_ckpt.pt", TINY))
+    copyfile(BASE, tmp_path / "base_cwm_256_ckpt.pt")
+    copyfile(OPT, tmp_path / "opt_cwm_ckpt.pt")
+    before = load_folder(tmp_path, 256)
+    main(["convert", "--folder", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines() == ["not used: nothing", str(tmp_path / "opt_cwm_256.safetensors")]
+    for path in tmp_path.glob("*.pt"):
+        path.unlink()
+    after = load_folder(tmp_path, 256)
+    torch.testing.assert_close(respond(after, masks(2)), respond(before, masks(2)), atol=0, rtol=0)
+
+
+def test_without_the_published_files_the_way_to_get_them_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
+    for name in ("opt-cwm", "opt-cwm-512"):
+        with pytest.raises(InputError, match="lpa-cwm fetch opt-cwm"):
+            load_world(name)
+    assert "lpa-cwm fetch opt-cwm" in str(missing_official())
+    with pytest.raises(SystemExit):
+        main(["convert"])
+    assert "does not exist; `lpa-cwm fetch opt-cwm`" in capsys.readouterr().err
 
 
 def broken(change):
