@@ -1,6 +1,8 @@
 """Laws of means over videos, intervals, paired differences, and the score file."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,3 +142,13 @@ def test_trivial_predictors_are_floor_and_ceiling():
     assert best["dca_avg"] == best["aj"] == best["oa"] == still["coverage"] == 1
     assert best["lcc"] == best["lcc_ceiling"]
     assert still["vis_ba"] == 0.5
+
+
+def test_documentation_runs(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(), re.S)
+    xy, visible, truth_xy, truth_visible, query_frame = random_case(7)
+    given = {"xy": xy, "visible": visible, "truth_xy": truth_xy, "truth_visible": truth_visible}
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), given | {"query_frame": query_frame})
+    assert [one.method for one in metrics.load_scores("run/scores.json")] == ["my tracker", *metrics.TRIVIAL]

@@ -52,7 +52,7 @@ class Wheel:
     axes: int
     width: int = 360
     height: int = 290
-    rim: float = 90
+    rim: float = 84
 
     def at(self, axis: int, value: float) -> tuple[float, float]:
         """Where a value of an axis lies; what is undefined lies in the centre."""
@@ -77,7 +77,7 @@ class Wheel:
 def radar(title: str, axes: Sequence[tuple[str, str]], lines: Sequence[Line]) -> str:
     """Each line's values, fractions in the order of the axes, as a polygon."""
     wheel = Wheel(len(axes))
-    parts = [wheel.polygon([ring] * len(axes), f'fill="none" stroke="{RULE}"') for ring in (0.25, 0.5, 0.75, 1)]
+    parts = [wheel.polygon([ring] * len(axes), f'fill="none" stroke="{RULE}"') for ring in (0.25, 0.5, 0.75, 1.0)]
     parts += [wheel.name(axis, *names) for axis, names in enumerate(axes)]
     for line, ink in zip(lines, inks(lines), strict=True):
         look = 'fill="none" stroke-dasharray="5 4"' if line.reference else f'fill="{ink}" fill-opacity="0.08"'
@@ -108,7 +108,7 @@ class Plane:
     def scales(self, x_label: str, y_label: str) -> str:
         """Rules, ticks and names of the axes."""
         middle = (self.left + self.width - self.right) / 2, (self.top + self.height - self.bottom) / 2
-        parts = [words(middle[0], self.height - 8, x_label), words(16, middle[1], y_label, turned=True)]
+        parts = [words(middle[0], self.height - 8.0, x_label), words(16.0, middle[1], y_label, turned=True)]
         for x in self.xs:
             place, foot = self.at(x, self.ys[0])
             parts.append(words(place, foot + 17, f"{x:g}"))
@@ -145,7 +145,7 @@ def ticks(values: Sequence[float], about: int = 5) -> list[float]:
     """Round numbers at equal distances around the values."""
     low, high = min(values), max(values)
     rough = max(high - low, abs(high) * 0.01, 1e-9) / about
-    power = 10 ** math.floor(math.log10(rough))
+    power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * unit for unit in (1, 2, 5, 10) if power * unit >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(place * step, 10) for place in range(first, max(last, first + 1) + 1)]

@@ -123,9 +123,9 @@ def worst(contest: Contest) -> str:
             parts.append(f"<p><b>{escape(caption)}</b></p><div class=strip>{images}</div>" if images else "")
     if not any(parts):
         return ""
-    inks = (("truth", pictures.TRUTH), ("predicted", pictures.SHOWN), ("predicted, called hidden", pictures.HIDDEN))
+    inks = (("truth", pictures.TRUTH), ("prediction, hollow where called hidden", pictures.PREDICTED))
     key = "".join(f'<i style="background:rgb{ink}"></i>{name}' for name, ink in inks)
-    note = f'<p class="note key">Visible points of the truth; lines lead to the prediction.{key}</p>'
+    note = f'<p class="note key">Points that are visible in truth, joined with their predictions.{key}</p>'
     return f"<h3>Worst videos</h3>{note}{''.join(parts)}"
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from einops import rearrange
+from jaxtyping import Bool, Float
 from PIL import Image, ImageDraw
 
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.data.tapvid import TapVid, load_dataset
+from lpa_cwm.drawing import draw_head
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments import predictions
 from lpa_cwm.metrics import Scores
@@ -20,7 +22,8 @@ from lpa_cwm.types import Sample
 WORST = 4
 FRAMES = 3
 ENLARGED = 2
-TRUTH, SHOWN, HIDDEN = (46, 204, 113), (255, 87, 34), (255, 214, 0)
+RADIUS = 6.0
+TRUTH, PREDICTED = (46, 204, 113), (255, 87, 34)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ def open_dataset(scores: Scores) -> TapVid | None:
 
 def pictures(folder: Path, dataset: TapVid, video: str) -> Iterator[Picture]:
     """A few frames of a video with truth and prediction drawn on them."""
+    if video not in dataset.names:
+        return
     sample = dataset[dataset.names.index(video)]
     tracks, frames = sample.truth.visible.shape
     try:
@@ -56,30 +61,23 @@ def pictures(folder: Path, dataset: TapVid, video: str) -> Iterator[Picture]:
         return
     first = int(sample.queries.frame.min())
     for frame in np.linspace(first, frames - 1, FRAMES + 1).round().astype(int)[1:].tolist():
-        drawn = draw(sample, prediction.xy, prediction.visible, frame)
+        drawn = draw(sample, prediction.xy[:, frame], prediction.visible[:, frame], frame)
         yield Picture(data_address(drawn), f"frame {frame}")
 
 
-def draw(sample: Sample, xy: np.ndarray, visible: np.ndarray, frame: int) -> Image.Image:
-    """One frame: the truth as a ring, the prediction as a dot, a line between them."""
+def draw(sample: Sample, xy: Float[np.ndarray, "n 2"], visible: Bool[np.ndarray, "n"], frame: int) -> Image.Image:
+    """One frame: where the truth is visible a green ring, the prediction as everywhere, a line between them."""
     pixels = rearrange(sample.clip[frame], "c h w -> h w c").cpu().numpy()
     picture = Image.fromarray(pixels).resize((ENLARGED * pixels.shape[1], ENLARGED * pixels.shape[0]))
     pen = ImageDraw.Draw(picture, "RGBA")
-    asked = (sample.queries.frame < frame).numpy()
-    truth, seen = sample.truth.xy[:, frame].numpy() * ENLARGED, sample.truth.visible[:, frame].numpy()
-    for track in np.flatnonzero(asked & seen):
-        place, guess = truth[track], xy[track, frame] * ENLARGED
+    asked = (sample.queries.frame < frame) & sample.truth.visible[:, frame]
+    for track in asked.nonzero()[:, 0].tolist():
+        place, guess = (sample.truth.xy[track, frame] * ENLARGED).tolist(), (xy[track] * ENLARGED).tolist()
         if np.isfinite(guess).all():
-            ink = SHOWN if visible[track, frame] else HIDDEN
-            pen.line((*place, *guess), fill=(*ink, 170), width=2)
-            pen.ellipse(_around(guess, 5), fill=ink, outline=(0, 0, 0))
-        pen.ellipse(_around(place, 7), outline=TRUTH, width=3)
+            pen.line((*place, *guess), fill=(*PREDICTED, 170), width=2)
+            draw_head(pen, guess, bool(visible[track]), PREDICTED, RADIUS)
+        pen.ellipse((*(at - RADIUS for at in place), *(at + RADIUS for at in place)), outline=TRUTH, width=3)
     return picture
-
-
-def _around(xy: np.ndarray, radius: float) -> tuple[float, float, float, float]:
-    x, y = xy.tolist()
-    return x - radius, y - radius, x + radius, y + radius
 
 
 def data_address(picture: Image.Image) -> str:

@@ -6,8 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
-from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference, summarise
+from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference
 from lpa_cwm.metrics.scores import SWEPT
+from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.contest import Contest
 from lpa_cwm.report.paper import Figure, figures_of
 from lpa_cwm.report.tables import (
@@ -109,8 +110,9 @@ def resettled(contest: Contest, slug: str, title: str, name: str, settings: Sett
     columns = (Column("method", "Method"), *(Column(label, label, METRICS[name]) for label in settings))
     rows = []
     for scores in contest.everyone:
-        found = (summarise(scores.at(*setting), [name])[name] for setting in settings.values())
-        rows.append(Row((text(scores.method), *(estimated(one, METRICS[name]) for one in found)), scores.reference))
+        values = [scores.at(*setting).column(name) for setting in settings.values()]
+        cells = (estimated(one, METRICS[name]) for one in estimates(np.stack(values, axis=1)))
+        rows.append(Row((text(scores.method), *cells), scores.reference))
     return Table(slug, title, columns, with_best(columns, rows), note)
 
 
@@ -120,7 +122,7 @@ def swept(contest: Contest) -> Iterator[Table]:
         return
     columns = (Column("method", "Method"), Column("threshold", "visible from"), *map(metric_column, SWEPT))
     rows = [row for scores in contest.everyone for row in _swept_rows(contest, scores)]
-    note = "The same positions with visibility decided by the predictor's score; first as the predictor decides itself."
+    note = "Visibility as given, then decided by the predictor's score; a video that shows nothing has no Acc. shown."
     yield Table("sweep", "Visibility threshold", columns, tuple(rows), note, folded=True)
 
 
@@ -159,16 +161,16 @@ def _paper_row(contest: Contest, scores: Scores, figure: Figure) -> Row:
 
 def by_video(contest: Contest) -> Table:
     """One row for each video and method."""
-    facts = (Column("tracks", "tracks"), Column("dynamic", "dynamic"), Column("frames", "frames"))
+    facts = (Column("tracks", "tracks"), Column("dynamic", "dynamic"), Column("points", "points"))
     columns = (Column("video", "Video"), Column("method", "Method"), *facts, *map(metric_column, PER_VIDEO))
     rows = []
     for name in contest.methods[0].videos:
         for scores in contest.everyone:
             video = scores.videos[name]
-            size = (len(video.counts["seen"]), video.tracks["dynamic"].sum(), video.counts["frames"].sum())
+            size = (len(video.counts["seen"]), int(video.tracks["dynamic"].sum()), int(video.counts["frames"].sum()))
             cells = (number(video.values[metric], METRICS[metric]) for metric in PER_VIDEO)
             rows.append(Row((text(name), text(scores.method), *map(whole, size), *cells), scores.reference))
-    note = "frames: evaluated points, that is tracks times their evaluated frames."
+    note = "points: evaluated frames, added up over tracks."
     return Table("videos", "Videos", columns, tuple(rows), note, folded=True)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from lpa_cwm.metrics import METRICS, Difference, Estimate, Metric
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column; with a metric, its label, unit, arrow and bold are the metric's."""
 
@@ -20,7 +20,7 @@ class Column:
         return f"{self.label} {self.metric.arrow}".strip() if self.metric else self.label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One entry: its text, the value it sorts by, and what else is known."""
 
@@ -35,7 +35,7 @@ class Cell:
     best: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """Cells of one row; a reference never is the best and stands apart."""
 
@@ -43,7 +43,7 @@ class Row:
     reference: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Title, columns, rows, and how many rows a page shows."""
 
@@ -74,9 +74,9 @@ def text(words: str) -> Cell:
     return Cell(words, words)
 
 
-def whole(number: float) -> Cell:
+def whole(number: int) -> Cell:
     """A cell with a count."""
-    return Cell(f"{number:.0f}", float(number))
+    return Cell(str(number), float(number))
 
 
 def number(value: float, metric: Metric) -> Cell:

@@ -1,0 +1,283 @@
+"""The report: what its tables say, what its files hold, and what it refuses."""
+
+import csv
+import io
+import pickle
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from lpa_cwm import metrics
+from lpa_cwm.cli import main
+from lpa_cwm.errors import InputError
+from lpa_cwm.report import figures, formats, results
+from lpa_cwm.report.contest import load_contests
+from lpa_cwm.report.figures import Line
+from lpa_cwm.report.pictures import FRAMES
+from lpa_cwm.report.tables import Cell, Column, Row, Table, metric_column, text, with_best
+from lpa_cwm.report.write import write_report
+
+
+def truth_of(seed):
+    rng = np.random.default_rng(seed)
+    xy = 100 + np.cumsum(rng.normal(size=(6, 12, 2)) * 2, axis=1)
+    seen = rng.random((6, 12)) < 0.85
+    seen[:, 0] = True
+    return metrics.Truth(xy, seen, np.zeros(6, dtype=int))
+
+
+def run_folder(parent, name, noise, method="dis", dataset="davis", score=True, **fields):
+    """A scored run as `lpa-cwm score` leaves it, with predictions off by `noise` pixels."""
+    videos, trivial = {}, {kind: {} for kind in metrics.TRIVIAL}
+    for seed in range(5):
+        truth = truth_of(seed)
+        rng = np.random.default_rng(seed + 100)
+        sure = rng.random(truth.visible.shape)
+        prediction = metrics.Prediction(
+            truth.xy + rng.normal(size=truth.xy.shape) * noise, sure > 0.2, sure if score else None, seconds=0.1
+        )
+        videos[f"v/{seed}"] = metrics.measure(prediction, truth, thresholds=[0.0, 0.5, 0.9])
+        for kind, predict in metrics.TRIVIAL.items():
+            trivial[kind][f"v/{seed}"] = metrics.measure(predict(truth), truth)
+    levels = [0.0, 0.5, 0.9] if score else []
+    own = metrics.Scores(dataset, method, videos, manifest="m", thresholds=levels, **fields)
+    references = [metrics.Scores(dataset, kind, found, manifest="m", reference=True) for kind, found in trivial.items()]
+    folder = parent / name
+    folder.mkdir()
+    (folder / "scores.json").write_text(metrics.dump_scores([own, *references]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [run_folder(folder, "coarse", 4.0, "uniform"), run_folder(folder, "fine", 1.0, "lpa", score=False)]
+
+
+@pytest.fixture(scope="module")
+def contest(runs):
+    (only,) = load_contests(runs)
+    return only
+
+
+@pytest.fixture(scope="module")
+def tables(contest):
+    return {table.slug: table for table in results.tables(contest)}
+
+
+@pytest.fixture(scope="module")
+def report(runs, tmp_path_factory):
+    return write_report(runs, tmp_path_factory.mktemp("report"))
+
+
+def column(table, key):
+    place = [column.key for column in table.columns].index(key)
+    return [row.cells[place] for row in table.rows]
+
+
+def test_every_overview_has_the_methods_then_floor_and_ceiling(tables):
+    for slug in ("cmc", "cmc_by_distance", "tapvid", "tapvid_by_distance", "by_motion", "by_coverage"):
+        table = tables[slug]
+        assert [cell.text for cell in column(table, "method")] == ["uniform", "lpa", "static point", "ground truth"]
+        assert [row.reference for row in table.rows] == [False, False, True, True]
+
+
+def test_bold_follows_each_metrics_direction_and_leaves_references_out(tables):
+    assert [cell.best for cell in column(tables["cmc"], "dca_avg")] == [False, True, False, False]
+    assert [cell.best for cell in column(tables["tapvid"], "ad")] == [False, True, False, False]
+    assert not any(cell.best for cell in column(tables["cmc"], "lcc_ceiling"))
+
+
+def test_equal_best_values_are_all_bold_and_undefined_ones_never():
+    columns = (Column("method", "Method"), metric_column("ad"))
+    rows = [Row((text("a"), Cell("", value))) for value in (2.0, 1.0, float("nan"), 1.0)]
+    assert [row.cells[1].best for row in with_best(columns, rows)] == [False, True, False, True]
+
+
+def test_numbers_are_means_over_videos_in_the_metrics_unit(contest, tables):
+    cell = column(tables["cmc"], "dca_avg")[0]
+    assert cell.value == pytest.approx(100 * np.nanmean(contest.methods[0].column("dca_avg")))
+    low, high = cell.spread
+    assert low < cell.value < high
+
+
+def test_paired_differences_of_better_and_worse(contest, tables):
+    table = tables["paired"]
+    first = table.rows[0]
+    assert [cell.text for cell in first.cells[:2]] == ["lpa", "uniform"]
+    gain = column(table, "dca_avg")[0]
+    expected = contest.methods[1].column("dca_avg") - contest.methods[0].column("dca_avg")
+    assert gain.value == pytest.approx(100 * expected.mean())
+    assert gain.best
+    assert "won 100%" in gain.details
+
+
+def test_sweep_is_there_only_for_methods_with_scores(tables):
+    shown = [(row.cells[0].text, row.cells[1].text) for row in tables["sweep"].rows]
+    assert shown[:4] == [("uniform", "as given"), ("uniform", "0"), ("uniform", "0.5"), ("uniform", "0.9")]
+    assert ("lpa", "as given") in shown
+    assert ("lpa", "0.5") not in shown
+
+
+def test_paper_ours_difference(tables):
+    table = tables["paper"]
+    rows = {(row.cells[0].text, row.cells[2].text): row for row in table.rows}
+    row = rows["lpa", "DCA ↑"]
+    paper, ours, gap = row.cells[3:]
+    assert (row.cells[1].text, paper.value) == ("LPA-CWM", 58.98)
+    assert gap.value == pytest.approx(ours.value - 58.98)
+    assert len(table.rows) == 2 * 19
+
+
+def test_no_paper_table_for_other_data(tmp_path):
+    (contest,) = load_contests([run_folder(tmp_path, "a", 1.0, "lpa", dataset="own clips")])
+    assert not list(results.against_paper(contest))
+
+
+def test_tracks_are_all_in_the_csv_and_the_worst_on_the_page(tables):
+    table = tables["tracks"]
+    assert len(table.rows) == 4 * 5 * 6
+    assert len(list(csv.reader(io.StringIO(formats.to_csv(table))))) == 1 + len(table.rows)
+    assert formats.to_html(table).count("<tr") == 1 + results.WORST_TRACKS
+    worst = [cell.value for cell in column(table, "dca_avg")][:20]
+    assert worst == sorted(worst)
+
+
+def test_csv_reads_back_as_the_same_numbers(tables):
+    table = tables["cmc"]
+    rows = list(csv.DictReader(io.StringIO(formats.to_csv(table))))
+    cell = column(table, "vis_ba")[1]
+    assert float(rows[1]["vis_ba"]) == pytest.approx(cell.value, abs=1e-6)
+    assert float(rows[1]["vis_ba_low"]) == pytest.approx(cell.spread[0], abs=1e-6)
+    assert rows[1]["vis_ba_undefined"] == str(cell.undefined)
+
+
+def tricky():
+    columns = (Column("method", "Method"), metric_column("ad"))
+    cell = Cell("1.00", 1.0, ("0.5 … 2.0",), 3, (0.5, 2.0), best=True)
+    rows = (Row((text("50% | a_b & <c>"), cell)), Row((text("static"), Cell("–", float("nan"))), reference=True))
+    return Table("t", "Title", columns, rows, "A note.")
+
+
+def test_markdown_keeps_its_columns():
+    lines = [line for line in formats.to_markdown(tricky()).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {3}
+    assert "**1.00** (0.5 … 2.0; 3 undef.)" in lines[2]
+
+
+def test_latex_escapes_and_sets_references_apart():
+    found = formats.to_latex(tricky())
+    assert r"50\% | a\_b \& <c> & \textbf{1.00} {\scriptsize 0.5 \,..\, 2.0; 3 undef.} \\" in found
+    assert r"AD $\downarrow$ \\" in found
+    assert re.search(r"\\midrule\nstatic & -- ", found)
+
+
+def test_html_escapes():
+    found = formats.to_html(tricky())
+    assert "a_b &amp; &lt;c&gt;" in found
+    assert '<td class=num data-value="1"><b>1.00</b><small>0.5 … 2.0</small><small>3 undef.</small></td>' in found
+
+
+class Balance(HTMLParser):
+    """Counts what is open, and collects addresses."""
+
+    empty = ("meta", "img", "input")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.addresses = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.empty:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        assert not {"src", "href"} & dict(attrs).keys()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_needs_nothing_from_elsewhere(report):
+    page = report.read_text()
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert all(address.startswith(("#", "data:")) for address in parser.addresses)
+    assert "http" not in page
+    assert "nan" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.S).lower().replace("undefined", "")
+
+
+def test_command_writes_the_same_page_and_all_tables_in_all_formats(runs, tables, report, tmp_path, capsys):
+    main(["report", *map(str, runs), "--out", str(tmp_path)])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "index.html")
+    assert (tmp_path / "index.html").read_bytes() == report.read_bytes()
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert names == {f"davis_{slug}.{suffix}" for slug in tables for suffix in ("csv", "md", "tex")}
+
+
+def test_data_sets_get_sections_of_their_own(runs, tmp_path):
+    other = run_folder(tmp_path, "other", 1.0, dataset="kinetics")
+    assert [contest.dataset for contest in load_contests([*runs, other])] == ["davis", "kinetics"]
+
+
+def test_runs_of_one_method_are_told_apart_by_folder(tmp_path):
+    (contest,) = load_contests([run_folder(tmp_path, name, 1.0) for name in ("a", "b")])
+    assert [scores.method for scores in contest.methods] == ["dis (a)", "dis (b)"]
+
+
+def test_runs_of_different_tracks_are_not_put_side_by_side(runs, tmp_path):
+    scores = metrics.load_scores(runs[0] / "scores.json")
+    (tmp_path / "scores.json").write_text(metrics.dump_scores([replace(one, manifest="x") for one in scores]))
+    with pytest.raises(InputError, match=r"fine and .* are both of davis, but of other videos"):
+        load_contests([tmp_path, runs[1]])
+
+
+def test_unscored_run_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "`lpa-cwm score` writes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [3.0, 3.0], [0.0, 0.0], [12.3, 97.0], [-5.0, 0.001], [1e-9, 2e-9]])
+def test_ticks_are_even_few_and_around_the_values(values):
+    found = figures.ticks(values)
+    assert 2 <= len(found) <= 9
+    assert found[0] <= min(values)
+    assert found[-1] >= max(values)
+    np.testing.assert_allclose(np.diff(found, 2), 0, atol=1e-9)
+
+
+def test_radar_puts_one_at_the_rim_and_undefined_in_the_centre():
+    wheel = figures.Wheel(4)
+    drawn = figures.radar("t", [("a", "b")] * 4, [Line("m", [(0.0, value) for value in (1.0, 0.5, 0.0, float("nan"))])])
+    x, y = wheel.width / 2, wheel.height / 2
+    corners = f"{x:.1f},{y - wheel.rim:.1f} {x + wheel.rim / 2:.1f},{y:.1f} {x:.1f},{y:.1f} {x:.1f},{y:.1f}"
+    assert corners in drawn
+
+
+def test_chart_without_points_is_nothing():
+    assert figures.chart("t", "x", "y", [Line("m", [(0.0, float("nan"))])]) == ""
+
+
+def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
+    rng = np.random.default_rng(0)
+    clips = {}
+    for name in ("a/b", "c"):
+        points = np.clip(0.5 + np.cumsum(rng.normal(size=(3, 6, 2)) * 0.05, axis=1), 0, 1).astype(np.float32)
+        pixels = rng.integers(0, 255, (6, 32, 48, 3), dtype=np.uint8)
+        clips[name] = {"video": pixels, "points": points, "occluded": np.zeros((3, 6), dtype=bool)}
+    data, run = tmp_path / "clips.pkl", tmp_path / "run"
+    data.write_bytes(pickle.dumps(clips))
+    main(["predict", str(data), "--method", "static", "--out", str(run)])
+    main(["score", str(run)])
+    page = write_report([run], tmp_path / "report").read_text()
+    assert page.count("data:image/jpeg;base64,") == 2 * FRAMES
+    assert "static · a/b · DCA" in page
+    data.unlink()
+    assert "data:image" not in write_report([run], tmp_path / "report").read_text()
