@@ -170,7 +170,7 @@ def test_markdown_keeps_its_columns():
 
 def test_latex_escapes_and_sets_references_apart():
     found = formats.to_latex(tricky())
-    assert r"50\% | a\_b \& <c> & \textbf{1.00} {\scriptsize 0.5 \,..\, 2.0; 3 undef.} \\" in found
+    assert r"50\% | a\_b \& <c> & \shortstack[r]{\textbf{1.00}\\{\tiny 0.5 \,..\, 2.0}\\{\tiny 3 undef.}} \\" in found
     assert r"AD $\downarrow$ \\" in found
     assert re.search(r"\\midrule\nstatic & -- ", found)
 

@@ -78,6 +78,7 @@ def scores(method, dataset="tapvid_davis", **notes):
         (scores("apa", settings={"numbers": {"localise": "standard"}}), {"APA + Std."}),
         (scores("sea-raft"), {"SEA-RAFT"}),
         (scores("raft"), {"RAFT"}),
+        (scores("kl-only"), {"KL only"}),
         (scores("raft-small"), set()),
         (scores("dis"), set()),
     ],

@@ -71,7 +71,7 @@ def to_latex(table: Table) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            r"\centering\small",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
             rf"\caption{{{_tex(caption)}}}",
             rf"\label{{tab:{table.slug}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
@@ -93,7 +93,8 @@ def _tex_row(row: Row) -> str:
 
 def _tex_cell(cell: Cell) -> str:
     words = rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text)
-    return rf"{words} {{\scriptsize {_tex('; '.join(_small(cell)))}}}" if _small(cell) else words
+    small = "".join(rf"\\{{\tiny {_tex(line)}}}" for line in _small(cell))
+    return rf"\shortstack[r]{{{words}{small}}}" if small else words
 
 
 def _tex(words: str) -> str:
@@ -106,7 +107,7 @@ def to_html(table: Table) -> str:
     rows = "".join(_html_row(row) for row in table.short)
     notes = "".join(f"<p class=note>{escape(note)}</p>" for note in _notes(table))
     return (
-        f"<div class=scroll><table class=sortable id={table.slug}><thead><tr>{heads}</tr></thead>"
+        f"<div class=scroll><table class=sortable><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div>{notes}"
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 from lpa_cwm.metrics import Scores
 
 _ADJUDICATED = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
-_RIVALS = ("SMURF", "GMRW", "DODUO", "CoTracker3", "RAFT", "SEA-RAFT")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def paper_names(scores: Scores) -> set[str]:
     """What the paper calls a method; its ablations name the localisation too."""
     weights = _ADJUDICATED.get(scores.method.partition(" ")[0])
     if weights is None:
-        return {name for name in _RIVALS if _letters(name) == _letters(scores.method)}
+        return {figure.method for figure in figures() if _letters(figure.method) == _letters(scores.method)}
     if setting(scores.notes, "localise") == "standard":
         return {f"{weights} + Std."}
     return {f"{weights}-CWM" if weights != "Uniform" else "Uniform CWM"}

@@ -1,6 +1,8 @@
 """From run folders to a report folder."""
 
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from lpa_cwm.files import written_aside
 from lpa_cwm.report.contest import load_contests
@@ -16,8 +18,9 @@ def write_report(runs: list[Path], out: Path) -> Path:
     sections = [(contest, list(tables(contest))) for contest in load_contests(runs)]
     for contest, found in sections:
         for table in found:
+            name = quote(f"{contest.dataset}_{table.slug}", safe=" ")
             for suffix, to_text in WRITERS.items():
-                _write(out / "tables" / f"{contest.dataset}_{table.slug}.{suffix}", to_text(table))
+                _write(out / "tables" / f"{name}.{suffix}", to_text(replace(table, slug=name)))
     return _write(out / "index.html", page(sections))
 
 
