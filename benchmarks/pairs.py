@@ -29,7 +29,7 @@ class Pairs:
     cache: Path = Path("cache/natural")
     records: Path | None = None
     count: int = 100
-    warm: int = 300
+    warm: int = 1200
 
     def sources(self):
         yield Layered.of(self.photos, "train")
