@@ -70,7 +70,7 @@ def plain_cmc(xy, visible, truth_xy, truth_visible, query_frame, motion=4.0, cov
     total = covered = hidden = rightly = 0
     for i in range(len(xy)):
         query = query_frame[i]
-        if path_length(truth_xy[i], truth_visible[i], query) < motion:
+        if path_length(truth_xy[i], truth_visible[i], query) < motion or not any(truth_visible[i][query + 1 :]):
             continue
         shown = [bool(visible[i][t]) and not missing(xy[i][t]) for t in range(len(xy[i]))]
         errors, seen = [], 0

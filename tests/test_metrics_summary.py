@@ -101,7 +101,10 @@ def test_score_file_round_trip(tmp_path):
             np.testing.assert_equal(loaded.tracks, video.tracks)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "other"}', '{"format": "lpa-cwm scores 1"}'])
+CUT = '{"format": "lpa-cwm scores 1", "scores": [{"protocol": {}, "videos": {"v": []}}]}'
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "1", '{"format": "other"}', '{"format": "lpa-cwm scores 1"}', CUT])
 def test_what_is_no_score_file_is_refused(tmp_path, text):
     path = tmp_path / "scores.json"
     path.write_text(text)

@@ -37,7 +37,8 @@ def cmc_of(comparison: Comparison, motion: float = MOTION, coverage: float = COV
 
 def cmc_from_counts(counts: Columns, motion: float = MOTION, coverage: float = COVERAGE) -> Measures:
     """CMC for any `motion` and `coverage` from what was counted, without the tracks themselves."""
-    dynamic = counts["path"] >= motion
+    # Without a visible frame after the query there is nothing to cover, however low the threshold.
+    dynamic = (counts["path"] >= motion) & (counts["seen"] > 0)
     by_track = track_measures(counts, coverage)
     averages = np.stack(list(by_track.values()))[:, dynamic].sum(axis=1) / (dynamic.sum() or np.nan)
     by_frame, values = apart(frame_measures(with_total(counts, FRAME_COUNTS, dynamic)))
@@ -70,7 +71,8 @@ def cmc_counts(comparison: Comparison) -> Columns:
 def path_length(comparison: Comparison) -> Float[np.ndarray, "n"]:
     """Length of the true path from the query on, over steps with both ends visible."""
     seen = comparison.truth_visible[:, 1:] & comparison.truth_visible[:, :-1] & comparison.later[:, 1:]
-    squared = squared_length(np.diff(comparison.truth_xy, axis=1))
+    with np.errstate(invalid="ignore"):
+        squared = squared_length(np.diff(comparison.truth_xy, axis=1))
     return np.sqrt(squared, where=seen, out=np.zeros(seen.shape)).sum(axis=1)
 
 

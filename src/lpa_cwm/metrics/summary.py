@@ -57,11 +57,7 @@ def measured(scores: Scores) -> list[str]:
 
 def difference(first: Scores, second: Scores, names: list[str] | None = None) -> dict[str, Difference]:
     """`first` minus `second`, paired by video."""
-    if (
-        first.manifest != second.manifest
-        or first.protocol != second.protocol
-        or first.videos.keys() != second.videos.keys()
-    ):
+    if first.task != second.task:
         raise InputError(
             f"{first.method} and {second.method} were scored on different videos, tracks, frames or protocols; "
             "score both on the same manifest to compare them."
@@ -105,7 +101,7 @@ def resamples(videos: int, draws: int) -> Iterator[Float[np.ndarray, "chunk v"]]
 
 
 def curve(scores: Scores) -> dict[str, list[float]]:
-    """Each swept measure at each visibility threshold, averaged over videos."""
+    """Each swept measure at each visibility threshold, averaged over the videos that have a score."""
     swept = [video.sweep for video in scores.videos.values() if video.sweep]
     if not swept:
         return {}

@@ -58,7 +58,7 @@ def facts(contest: Contest) -> str:
     first = contest.methods[0]
     counts = [video.counts for video in first.videos.values()]
     tracks = sum(len(one["seen"]) for one in counts)
-    dynamic = sum(int((one["path"] >= first.protocol.motion).sum()) for one in counts)
+    dynamic = sum(int(video.tracks["dynamic"].sum()) for video in first.videos.values())
     points, visible = (int(sum(one[name].sum() for one in counts)) for name in ("frames", "visible"))
     text = f"{len(counts)} videos, {tracks} tracks of which {dynamic} dynamic, {points} evaluated points, "
     text += f"{visible / max(points, 1):.0%} of them visible. Queries: {first.protocol.mode}. "

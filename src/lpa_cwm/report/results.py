@@ -25,8 +25,19 @@ from lpa_cwm.report.tables import (
     with_best,
 )
 
-CMC = ("coverage", "complete", "dca_avg", "shown_avg", "cts_4", "cts_8", "vis_ba", "of1", "lcc", "lcc_ceiling")
-CMC += ("fragmentation",)
+CMC = (
+    "coverage",
+    "complete",
+    "dca_avg",
+    "shown_avg",
+    "cts_4",
+    "cts_8",
+    "vis_ba",
+    "of1",
+    "lcc",
+    "lcc_ceiling",
+    "fragmentation",
+)
 TAPVID = ("aj", "delta_avg", "oa", "ad", "md", "ad_query", "md_query", "latency")
 CMC_BY_DISTANCE = (*(f"dca_{k}" for k in THRESHOLDS), "dca_avg")
 TAPVID_BY_DISTANCE = tuple(f"{kind}_{k}" for kind in ("jaccard", "delta") for k in THRESHOLDS)

@@ -1,7 +1,7 @@
 """A table as data: what each cell says, how it sorts, and which is best; `formats` writes it down."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lpa_cwm.metrics import METRICS, Difference, Estimate, Metric
 
@@ -54,7 +54,7 @@ class Table:
     note: str = ""
     shown: int | None = None
     """Rows on the page and in Markdown and LaTeX; the CSV has all."""
-    folded: bool = field(default=False)
+    folded: bool = False
     """Closed on the page until asked for."""
 
     @property
