@@ -9,10 +9,10 @@ class TrainScore:
     """Train the compact score field of APA on photographs, or measure it; run again to go on after a stop."""
 
     photos: Path
-    """Folder of photographs (jpg, png); one in ten, chosen by its name, is held out."""
+    """Folder of photographs; one in ten, chosen by its name, is held out."""
     out: Path = Path("runs/score")
     """Where checkpoint, log and weights go."""
-    steps: int = 5_000
+    steps: int = 2_500
     """Updates."""
     batch: int = 16
     """Crops per update."""
@@ -20,7 +20,7 @@ class TrainScore:
     """Side of a crop, in pixels."""
     rate: float = 2e-3
     """Highest learning rate; it rises for 2 % of the steps, then falls as a cosine."""
-    every: int = 200
+    every: int = 100
     """Updates between checkpoints and lines of the log."""
     evaluate: bool = False
     """Train nothing; print the denoising gain of `weights` on the held-out photographs."""

@@ -1,9 +1,8 @@
 """Training of the compact score field: predict the noise that was added to crops of photographs."""
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,21 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, UInt8
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicate.analytic import prepare
 from lpa_cwm.adjudicate.score.compact import FILE, SIGMA, NoisePredictor
+from lpa_cwm.data.photographs import Photographs
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import written_aside
 from lpa_cwm.interfaces import ScoreField
 from lpa_cwm.keys import generator, key
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import resize_frame, unit_range
+from lpa_cwm.training import checkpoint
+from lpa_cwm.training.log import Log
 
 SHORT_SIDE = 320
 """Photographs are kept in memory with their short side reduced to this."""
@@ -59,46 +61,25 @@ class Run:
 
     network: NoisePredictor
     optimiser: torch.optim.Adam
-    identity: dict[str, int | float]
-    """Options and photographs; a checkpoint of another identity is refused."""
     step: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, identity: dict[str, int | float]) -> "Run":
+    def begin(cls) -> "Run":
         """Fresh weights, the same each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key("score", "weights"))
             network = NoisePredictor()
-        return cls(network, torch.optim.Adam(network.parameters(), betas=(0.9, 0.99)), identity)
+        return cls(network, torch.optim.Adam(network.parameters(), betas=(0.9, 0.99)))
 
-    def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, if there is one."""
-        if not path.exists():
-            return
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        if state["identity"] != self.identity:
-            changed = [name for name, value in self.identity.items() if state["identity"].get(name) != value]
-            raise InputError(
-                f"{path} was begun with another {' and '.join(changed)}; give the same, or another --out to begin anew."
-            )
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.history = state["step"], state["history"]
-
-    def keep(self, path: Path) -> None:
-        """Write the checkpoint, and its history as the log beside it."""
-        state = {
-            "identity": self.identity,
-            "network": self.network.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "history": self.history,
-        }
-        with written_aside(path) as aside:
-            torch.save(state, aside)
-        with written_aside(path.with_name("log.jsonl")) as aside:
-            aside.write_text("".join(json.dumps(line) + "\n" for line in self.history))
+        self.step = state["step"]
 
 
 @dataclass(frozen=True)
@@ -118,18 +99,21 @@ class Gain:
 
 def fit(folder: Path, out: Path, schedule: Schedule) -> Path:
     """Train, going on from the checkpoint in `out` if there is one, and write the weights."""
-    paths = [path for path in photographs(folder) if not held_out(path)]
-    run = Run.begin(asdict(schedule) | {"photographs": key(*(path.name for path in paths))})
-    run.resume(out / "checkpoint.pt")
-    photos = [read(path, schedule.crop) for path in paths]
+    files = Photographs.of(folder, "train").files
+    identity = asdict(schedule) | {"photographs": key(*(path.name for path in files))}
+    run = Run.begin()
+    state = checkpoint.load(out / "checkpoint.pt", identity)
+    if state is not None:
+        run.restore(state)
+    photos = [read(path, schedule.crop) for path in files]
+    log = Log(out / "log.jsonl", run.step)
     losses = []
     for step in progress(range(run.step, schedule.steps), schedule.steps - run.step, "score"):
         losses.append(update(run, photos, schedule))
         if run.step % schedule.every == 0 or run.step == schedule.steps:
-            loss = sum(losses) / len(losses)
-            run.history.append({"step": run.step, "loss": loss, "rate": schedule.rate_at(step)})
-            run.keep(out / "checkpoint.pt")
-            losses = []
+            log.write({"step": run.step, "loss": sum(losses) / len(losses), "rate": schedule.rate_at(step)})
+            losses.clear()
+            checkpoint.save(out / "checkpoint.pt", identity, run.state())
     with written_aside(out / FILE) as aside:
         save_file(run.network.state_dict(), aside)
     return out / FILE
@@ -173,14 +157,12 @@ def random_crop(
 def evaluate(folder: Path, score: ScoreField) -> Gain:
     """How much Tweedie's estimate denoises the held-out photographs."""
     gain = Gain([], [])
-    for path in filter(held_out, photographs(folder)):
+    for path in Photographs.of(folder, "val").files:
         clean = prepare(unit_range(resize_frame(central_square(read(path)), (WORKING_SIDE, WORKING_SIDE))))
         noisy = clean + SIGMA * torch.randn(clean.shape, generator=generator("score", "held out", path.name))
         denoised = noisy + SIGMA**2 * score(noisy[None])[0]
         gain.noisy.append(fidelity(noisy, clean))
         gain.denoised.append(fidelity(denoised, clean))
-    if not gain.noisy:
-        raise InputError(f"None of the photographs in {folder} is held out; give a folder with some dozens of them.")
     return gain
 
 
@@ -189,25 +171,12 @@ def fidelity(frame: Float[Tensor, "3 h w"], clean: Float[Tensor, "3 h w"]) -> fl
     return 10 * math.log10(4 / F.mse_loss(frame, clean).item())
 
 
-def photographs(folder: Path) -> list[Path]:
-    """The photographs in a folder, by name."""
-    found = [path for path in folder.glob("*") if path.suffix.lower() in {".jpg", ".jpeg", ".png"}]
-    if not found:
-        raise InputError(f"No photographs (jpg, png) in {folder}; give --photos a folder that has some.")
-    return sorted(found)
-
-
-def held_out(path: Path) -> bool:
-    """Whether a photograph is kept for evaluation: a tenth of all, a matter of the name alone."""
-    return key("score", "held out", path.name) % 10 == 0
-
-
 def read(path: Path, least: int = 1) -> UInt8[Tensor, "3 h w"]:
     """A photograph, its short side reduced to what is kept in memory."""
     try:
         with Image.open(path) as picture:
             pixels = np.array(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
+    except OSError as error:
         raise InputError(f"{path} is not a picture that can be read; remove it from the folder.") from error
     photo = rearrange(torch.from_numpy(pixels), "h w c -> c h w")
     height, width = photo.shape[1:]
