@@ -54,7 +54,7 @@ def standing_out(change: Float[np.ndarray, "u"], floor: float) -> Float[np.ndarr
 def cuts(thumbnails: Float[np.ndarray, "t k k 3"]) -> Bool[np.ndarray, "u"]:
     """Whether a cut lies between each frame and the next: the picture changes and so do its colours, both suddenly.
 
-    Of joints between 400 random clips this finds 399, and none inside 295 clips without a cut.
+    On 16 clips that had no part in choosing the thresholds it finds 233 of the 240 joints and nothing inside a clip.
     """
     if len(thumbnails) < 2:
         return np.zeros(0, dtype=bool)
