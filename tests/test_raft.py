@@ -84,7 +84,7 @@ def test_look_up_equals_a_plain_loop(order):
     # Cells around, beside and far off the map.
     cell = rand(batch, 2, height, width, seed=2) * 8 + 4
     cell[0, :, 0, 0], cell[0, :, 0, 1], cell[1, :, 2, 2] = torch.tensor([[1e4, -1e4], [3.0, 5.0], [-7.5, 2.0]])
-    found = Pyramid(source, target, radius).look_up(cell, order)
+    found = Pyramid(source, target, radius, order).look_up(cell)
     for b, row, column in [(0, 0, 0), (0, 0, 1), (1, 2, 2), (0, 7, 10), (1, 0, 0), (1, 5, 3), (0, 3, 7)]:
         volume = (source[b, :, row, column, None, None] * target[b]).sum(0)[None, None] / math.sqrt(channels)
         expected = []

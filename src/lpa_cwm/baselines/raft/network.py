@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from lpa_cwm.baselines.raft.correlation import Order, Pyramid
@@ -58,19 +58,18 @@ class Raft(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(
-        self, before: Float[Tensor, "b 3 h w"], after: Float[Tensor, "b 3 h w"], iterations: int = 12
+        self,
+        frames: Float[Tensor, "f 3 h w"],
+        source: Int[Tensor, "b"],
+        target: Int[Tensor, "b"],
+        iterations: int = 12,
     ) -> Float[Tensor, "b 2 h w"]:
-        """Flow (dx, dy) in pixels from frames in [-1, 1] whose sides are multiples of eight.
-
-        Each distinct frame is encoded once, however many pairs it is in.
-        """
-        frames, place = torch.cat((before, after)).unique(dim=0, return_inverse=True)
-        source, target = place.chunk(2)
+        """Flow (dx, dy) in pixels for pairs of frames, which are RGB in [-1, 1] with sides of a multiple of eight."""
         features = self.fnet(frames)
-        sources, rank = source.unique(return_inverse=True)
-        state, context = self.cnet(frames[sources])[rank].tensor_split((self.hidden,), dim=1)
-        pyramid = Pyramid(features[source], features[target], self.radius)
-        return self._refine(pyramid, state.tanh(), context.relu(), iterations)
+        used, rank = source.unique(return_inverse=True)
+        hidden, context = self.cnet(frames[used])[rank].tensor_split((self.hidden,), dim=1)
+        pyramid = Pyramid(features[source], features[target], self.radius, self.layout.window)
+        return self._refine(pyramid, hidden.tanh(), context.relu(), iterations)
 
     def _refine(
         self, pyramid: Pyramid, hidden: Float[Tensor, "b d h w"], context: Float[Tensor, "b c h w"], iterations: int
@@ -81,7 +80,7 @@ class Raft(nn.Module):
         origin = cells(hidden)
         flow = torch.zeros_like(origin)
         for _ in range(iterations):
-            windows = pyramid.look_up(origin + flow, self.layout.window)
+            windows = pyramid.look_up(origin + flow)
             hidden = step(hidden, block.encoder(windows, flow))
             flow = flow + block.flow_head(hidden)
         return upsample_bilinear(flow) if self.layout.small else upsample_convex(flow, 0.25 * block.mask(hidden))
@@ -104,12 +103,17 @@ class RaftFlow:
 
     @torch.no_grad()
     def __call__(self, before: UInt8[Tensor, "b 3 h w"], after: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b 2 h w"]:
-        """Frames of any size: sides are filled up, half on each, by repeating the border."""
+        """Frames of any size, whose sides are filled up, half on each, by repeating the border.
+
+        Each distinct frame is encoded once, however many pairs it is in.
+        """
+        frames, place = torch.cat((before, after)).unique(dim=0, return_inverse=True)
+        source, target = place.chunk(2)
         height, width = before.shape[-2:]
         # The coarsest of the four correlation levels must keep at least one cell.
         down, across = (max(64, -(-side // 8) * 8) - side for side in (height, width))
         left, top = across // 2, down // 2
         margins = [left, across - left, top, down - top]
-        first, second = (F.pad(frame.float() / 127.5 - 1, margins, mode="replicate") for frame in (before, after))
-        flow = self.network.to(before.device)(first, second, self.iterations)
+        padded = F.pad(frames.float() / 127.5 - 1, margins, mode="replicate")
+        flow = self.network.to(before.device)(padded, source, target, self.iterations)
         return flow[..., top : top + height, left : left + width]

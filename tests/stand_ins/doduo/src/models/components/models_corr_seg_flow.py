@@ -38,6 +38,7 @@ class CorrSegFlowNet(nn.Module):
             assert frame.shape[-2] % 16 == 0
             black = torch.tensor([-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225])
             assert torch.allclose(frame[0, :, 5, 5], black, atol=1e-5), "pictures have ImageNet's mean and deviation"
+            assert frame[:, 0].max() <= (1 - 0.485) / 0.229, "pictures are from 0 to 1 before that"
         motion = self.unimatch.gain * (marker(target) - marker(source))
         flow = motion[:, :, None, None].expand(-1, -1, *source.shape[-2:])
         return None, {"flow": flow, "flow_low": flow[..., ::8, ::8]}
