@@ -20,8 +20,9 @@ from lpa_cwm.data.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments import predictions
 from lpa_cwm.experiments.manifest import manifest_of
-from lpa_cwm.experiments.predict import Job, Shard, predict
+from lpa_cwm.experiments.predict import Job, predict
 from lpa_cwm.experiments.run import Run, load_run
+from lpa_cwm.sharding import Shard
 from lpa_cwm.types import Tracks
 from tapvid_files import entries, entry, save
 

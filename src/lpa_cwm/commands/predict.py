@@ -52,8 +52,9 @@ class Predict:
         from lpa_cwm import hub
         from lpa_cwm.data.tapvid import load_dataset
         from lpa_cwm.experiments.manifest import manifest_of
-        from lpa_cwm.experiments.predict import Job, Shard, predict
+        from lpa_cwm.experiments.predict import Job, predict
         from lpa_cwm.experiments.run import Run, software
+        from lpa_cwm.sharding import Shard
 
         shard = Shard.parse(self.shard)
         dataset = load_dataset(self.dataset, self.selection)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.data.tapvid import TapVid
-from lpa_cwm.errors import InputError
 from lpa_cwm.experiments import predictions
 from lpa_cwm.experiments.run import Run
 from lpa_cwm.interfaces import Tracker
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.progress import progress
+from lpa_cwm.sharding import Shard
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 
@@ -29,26 +29,6 @@ class Job:
 
 Executor = Callable[[Job, list[int]], Iterator[tuple[int, Prediction]]]
 """Yields the prediction of each video, in any order."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Every `count`-th video, beginning with the `number`-th; numbers begin at 1."""
-
-    number: int = 1
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """Read `2/8`."""
-        number, _, count = text.partition("/")
-        if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-            raise InputError(f"--shard is {text!r}; expected i/n with 1 <= i <= n, for example 2/8.")
-        return cls(int(number), int(count))
-
-    def of(self, total: int) -> range:
-        """The indices of its videos."""
-        return range(self.number - 1, total, self.count)
 
 
 def in_this_process(job: Job, indices: list[int]) -> Iterator[tuple[int, Prediction]]:
