@@ -9,6 +9,8 @@ import torch
 from lpa_cwm.adjudicate.analytic import Analytic
 from lpa_cwm.adjudicate.evidence import gather
 from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.data.movif import MoviClips
+from lpa_cwm.data.sim.record import write_records
 from lpa_cwm.errors import InputError
 from lpa_cwm.hub import load_learned
 from lpa_cwm.keys import generator
@@ -17,11 +19,12 @@ from lpa_cwm.sampling import unit_range
 from lpa_cwm.sharding import Shard
 from lpa_cwm.training import lpa
 from lpa_cwm.training.evidence_cache import Recorder, cache, read
-from lpa_cwm.training.groups import TrackCorrespondences
+from lpa_cwm.training.groups import RecordCorrespondences, TrackCorrespondences
 from lpa_cwm.training.objective import endpoint_error
 from lpa_cwm.types import Pair, Queries, Sample
 from lpa_cwm.world.masks import random_masks, shared
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
+from movi_files import drift
 
 SIZE = 64
 WORLD = ToyWorld(error=9.0, wrong=0.6, size=SIZE, sigma=2.0)
@@ -161,3 +164,17 @@ def test_too_few_videos_are_refused(tmp_path):
         read(tmp_path)
     with pytest.raises(InputError, match="cache some more"):
         lpa.held_out(["one"] * 5)
+
+
+def test_records_give_adjacent_frames_and_endpoints_by_their_flow(tmp_path):
+    write_records(
+        tmp_path / "movi_f-train.tfrecord-00000-of-00001", iter([drift((3, -2), name=str(i)) for i in range(4)])
+    )
+    source = RecordCorrespondences(MoviClips.of(tmp_path, "train"), pairs=2, queries=5)
+    assert len(source.videos) > 0
+    found = list(source.of(0))
+    assert len(found) == 2
+    for one in found:
+        assert one.identity[2] == one.identity[1] + 1
+        assert one.source.shape == (3, 256, 256)
+        torch.testing.assert_close(one.end - one.xy, torch.tensor([6.0, -4.0]).expand(5, 2), atol=0.01, rtol=0)

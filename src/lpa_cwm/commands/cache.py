@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
 from lpa_cwm.config import WORLD
+
+if TYPE_CHECKING:
+    from lpa_cwm.training.groups import Correspondences
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Cache:
     """Ask the world model about annotated tracks and keep the candidates' evidence; run again to go on."""
 
     dataset: Annotated[Path, Positional]
-    """Annotated videos of TAP-Vid format, for example those `lpa-cwm simulate` writes."""
+    """Annotated videos of TAP-Vid format, or a folder of MOVi-F records; `lpa-cwm simulate` writes both."""
     out: Path
     """Folder of the cache: one file per video."""
     world: str = WORLD
@@ -28,7 +31,7 @@ class Cache:
     queries: int = 8
     """Most queries per pair."""
     gaps: tuple[int, int] = (1, 12)
-    """Fewest and most frames between source and target."""
+    """Fewest and most frames between source and target; records give adjacent frames only."""
     shard: str = "1/1"
     """Do every n-th video, beginning with the i-th: i/n."""
     device: str = "cpu"
@@ -37,19 +40,28 @@ class Cache:
     def run(self) -> None:
         """Fill the cache."""
         from lpa_cwm.adjudicate.analytic import Analytic
-        from lpa_cwm.data.tapvid import load_dataset
         from lpa_cwm.hub import load_score, load_world
         from lpa_cwm.progress import progress
         from lpa_cwm.sharding import Shard
         from lpa_cwm.training.evidence_cache import Recorder, cache
-        from lpa_cwm.training.groups import TrackCorrespondences
 
-        dataset = load_dataset(self.dataset)
-        source = TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps)
+        source = self.source()
         recorder = Recorder(load_world(self.world), Analytic(load_score(self.score)), self.masks, device=self.device)
         share = Shard.parse(self.shard)
-        videos = len(share.of(len(dataset)))
+        videos = len(share.of(len(source.videos)))
         groups = sum(count for _, count in progress(cache(source, recorder, self.out, share), videos, "evidence"))
         size = sum(path.stat().st_size for path in self.out.glob("*.safetensors"))
         print(f"{groups} groups of {videos} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
         print(self.out)
+
+    def source(self) -> "Correspondences":
+        """Tracks of annotated videos, or flow of records."""
+        from lpa_cwm.data.movif import MoviClips
+        from lpa_cwm.data.tapvid import load_dataset
+        from lpa_cwm.training.groups import RecordCorrespondences, TrackCorrespondences
+
+        if self.dataset.is_dir() and any(self.dataset.glob("*.tfrecord-*")):
+            clips = MoviClips.of(self.dataset, "train", "*.tfrecord-*")
+            return RecordCorrespondences(clips, self.pairs, self.queries)
+        dataset = load_dataset(self.dataset)
+        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from lpa_cwm.data.correspondence import MatchSampler
+from lpa_cwm.data.movif import MoviClips
 from lpa_cwm.interfaces import Dataset
 from lpa_cwm.keys import generator
 from lpa_cwm.types import Sample
@@ -83,3 +85,28 @@ class TrackCorrespondences:
         far = (sample.truth.xy[:, target] - sample.truth.xy[:, source]).norm(dim=-1) >= self.motion
         rows = (both & far).nonzero()[:, 0]
         return rows[torch.randperm(len(rows), generator=draw)[: self.queries]].sort().values
+
+
+@dataclass(frozen=True)
+class RecordCorrespondences:
+    """Adjacent frames of records in MOVi-F's format, filtered as in the paper."""
+
+    clips: MoviClips
+    pairs: int = 4
+    """Frame pairs per video."""
+    queries: int = 8
+    """Most queries per pair."""
+
+    @property
+    def videos(self) -> Sequence[str]:
+        return [entry.name for entry in self.clips.entries]
+
+    def of(self, video: int) -> Iterator[Correspondence]:
+        """Keyed frames of one video."""
+        clip = self.clips[video]
+        order = torch.randperm(len(clip) - 1, generator=generator("frames", self.videos[video]))
+        for start in order[: self.pairs].sort().values.tolist():
+            matches, _ = MatchSampler(self.queries)(clip, start)
+            if len(matches.xy):
+                identity = (clip.name, start, start + 1)
+                yield Correspondence(matches.source, matches.target, matches.xy, matches.goal, identity)
