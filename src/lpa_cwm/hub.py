@@ -35,7 +35,7 @@ def load(
 ) -> CwmTracker:
     """A tracker from names, or from any world model with the three verbs and any callable as adjudicator."""
     world = load_world(world) if isinstance(world, str) else world
-    method = load_adjudicator(method, score, weights) if isinstance(method, str) else method
+    method = load_adjudicator(method, score, weights, device) if isinstance(method, str) else method
     numbers = numbers or Method()
     return CwmTracker(multiplex(world, numbers.per_pass), method, numbers, device, quiet)
 
@@ -54,23 +54,26 @@ def load_world(name: str) -> WorldModel:
     raise InputError(f"{name!r} is no known world model; choose one of {', '.join(WORLDS)}.")
 
 
-def load_adjudicator(name: str, score: str = "compact", weights: Path | str | None = None) -> Adjudicator:
+def load_adjudicator(
+    name: str, score: str = "compact", weights: Path | str | None = None, device: str = "cpu"
+) -> Adjudicator:
     """An adjudicator by name."""
     if name == "uniform":
         return uniform
     if name == "apa":
-        return Analytic(load_score(score))
+        return Analytic(load_score(score, device))
     if name == "lpa":
-        return load_learned(Path(weights) if weights else packaged_lpa())
+        return load_learned(Path(weights) if weights else packaged_lpa()).to(device)
     raise InputError(f"{name!r} is no known method; choose one of {', '.join(METHODS)}.")
 
 
-def load_score(name: str) -> ScoreField:
-    """A score field by name."""
-    fields = {"compact": compact.load, "adm": adm.load}
-    if name not in fields:
-        raise InputError(f"{name!r} is no known score field; choose one of {', '.join(SCORES)}.")
-    return fields[name]().eval()
+def load_score(name: str, device: str = "cpu") -> ScoreField:
+    """A score field by name; ADM in half precision on a GPU, as in the paper."""
+    if name == "compact":
+        return compact.load().eval()
+    if name == "adm":
+        return adm.load(half=not device.startswith("cpu")).eval()
+    raise InputError(f"{name!r} is no known score field; choose one of {', '.join(SCORES)}.")
 
 
 def packaged_lpa() -> Path:

@@ -30,6 +30,8 @@ class Track:
     """How candidates are weighed: uniform, apa or lpa; or a rival (see `lpa-cwm methods`)."""
     world: str = WORLD
     """World model that is asked."""
+    score: str = "compact"
+    """Score field that apa asks: compact, or adm (the published network)."""
     weights: Path | None = None
     """LPA weights other than the shipped ones."""
     out: Path | None = None
@@ -80,8 +82,8 @@ class Track:
         from lpa_cwm import hub
 
         if self.method in METHODS:
-            settings = {"numbers": self.numbers, "world": self.world, "weights": self.weights, "device": self.device}
-            return hub.tracker(self.method, quiet=self.json, **settings).track(clip, queries)
+            names = {"world": self.world, "score": self.score, "weights": self.weights, "device": self.device}
+            return hub.tracker(self.method, numbers=self.numbers, quiet=self.json, **names).track(clip, queries)
         return hub.tracker(self.method).track(clip, queries)
 
     def write(self, clip: "Clip", tracks: "Tracks") -> None:
