@@ -74,7 +74,7 @@ def table(scores: "list[Scores]") -> str:
 
     summaries = [summarise(one) for one in scores]
     names = [name for name in summaries[0] if not re.search(r"_\d+$", name) or name.startswith("cts")]
-    lines = [f"{'':14}" + "".join(f"{one.method:>26}" for one in scores)]
+    lines = [f"{'':14}" + "".join(f"{one.method:>26}" for one in scores) + "   undefined on"]
     for name in names:
         metric = METRICS[name]
         cells = []
@@ -85,5 +85,7 @@ def table(scores: "list[Scores]") -> str:
             estimate = estimates[name]
             interval = f"[{metric.show(estimate.low)}, {metric.show(estimate.high)}]"
             cells.append(f"{metric.show(estimate.value):>8} {interval:>17}")
-        lines.append(f"{metric.label:10} {metric.unit:>3}" + "".join(cells))
+        undefined = summaries[0][name].undefined
+        note = f"   {undefined} of {len(scores[0].videos)} videos" if undefined else ""
+        lines.append(f"{metric.label:10} {metric.unit:>3}" + "".join(cells) + note)
     return "\n".join(lines)

@@ -100,7 +100,9 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Prediction, Truth]]:
         tracks, frames = truth.visible.shape
         if name in missing:
             nowhere = np.full((tracks, frames, 2), np.nan, dtype=np.float32)
-            yield name, Prediction(nowhere, np.zeros((tracks, frames), dtype=bool)), truth
+            # The least score, so that sweeping the visibility threshold counts the video as missing throughout.
+            never = np.full((tracks, frames), -np.inf, dtype=np.float32)
+            yield name, Prediction(nowhere, np.zeros((tracks, frames), dtype=bool), never), truth
         else:
             yield name, predictions.read(subject.folder, name, tracks, frames), truth
 
