@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpa_cwm.data.pairs import draws
-from lpa_cwm.data.photographs import Photographs, Split
+from lpa_cwm.data.pairs import Split, draws
+from lpa_cwm.data.photographs import Photographs
 from lpa_cwm.data.sim import patterns, shapes
 from lpa_cwm.data.sim.mesh import Mesh
 from lpa_cwm.data.sim.texture import Picture, Texture, linear
@@ -26,7 +26,7 @@ def scanned(path: Path) -> Mesh:
     """A scanned object; 256 of them take some 400 MB."""
     try:
         with np.load(path) as store:
-            solid = (store["vertices"], store["faces"], store["uv"])
+            solid = shapes.Solid(store["vertices"], store["faces"], store["uv"])
             picture = Image.open(io.BytesIO(store["texture"].tobytes())).convert("RGB").resize((SKIN, SKIN))
             return Mesh.of(path.stem, solid, Texture.of(linear(np.asarray(picture))), store["hull"])
     except (KeyError, OSError, ValueError) as error:

@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float32, Int16, UInt8
 
 from lpa_cwm.data.pairs import draws
 from lpa_cwm.data.sim.assets import Assets
-from lpa_cwm.data.sim.rays import Hits, cast, visible
+from lpa_cwm.data.sim.poses import Points
+from lpa_cwm.data.sim.rays import Eye, Hits
 from lpa_cwm.data.sim.recipe import Recipe, recipe_named
-from lpa_cwm.data.sim.render import Film, Renderer, normals
+from lpa_cwm.data.sim.render import Film, Renderer, normals, pixel_centres
 from lpa_cwm.data.sim.scene import Scene, draw_scene
 from lpa_cwm.keys import Part
 
@@ -48,13 +49,17 @@ class SimClip:
         return self.scene.recipe.frames
 
     @cached_property
+    def _eye(self) -> Eye:
+        return Eye(self.scene, self.film.size)
+
+    @cached_property
     def _renderer(self) -> Renderer:
-        return Renderer(self.scene, self.film)
+        return Renderer(self._eye, self.film)
 
     def hits(self, frame: int) -> Hits:
         """What the centre of each pixel of a frame shows."""
         if frame not in self._hits:
-            self._hits[frame] = self._renderer.hits(frame)
+            self._hits[frame] = self._eye.cast(self.scene.moment(frame), pixel_centres(self.film.size))
         return self._hits[frame]
 
     def picture(self, frame: int) -> UInt8[np.ndarray, "h w 3"]:
@@ -74,14 +79,14 @@ class SimClip:
     def normal(self, frame: int) -> Float32[np.ndarray, "h w 3"]:
         """Of what each pixel shows, in the world."""
         normal = normals(self.scene, self.scene.moment(frame), self.hits(frame))
-        return normal.reshape(self.film.size, self.film.size, 3)
+        return normal.T.reshape(self.film.size, self.film.size, 3)
 
     def flow(self, source: int, target: int) -> Flow:
         """The motion from one frame to another; the target may lie one frame outside the clip."""
         size, hits = self.film.size, self.hits(source)
         moment = self.scene.moment(target)
-        xy, seen = visible(self.scene, moment, self.scene.place(hits.local, hits.body, moment), size)
-        offset = xy - self._renderer.centres
+        xy, seen = self._eye.see(moment, self.scene.place(hits.local, hits.body, moment))
+        offset = np.ascontiguousarray((xy - pixel_centres(size)).T)
         return Flow(offset.reshape(size, size, 2), seen.reshape(size, size))
 
     def tracks(self, count: int) -> PointTracks:
@@ -91,24 +96,24 @@ class SimClip:
         seen = np.empty((count, len(self)), dtype=bool)
         for frame in range(len(self)):
             moment = self.scene.moment(frame)
-            place = self.scene.place(local, body, moment)
-            xy[:, frame], seen[:, frame] = visible(self.scene, moment, place, self.film.size)
+            place, seen[:, frame] = self._eye.see(moment, self.scene.place(local, body, moment))
+            xy[:, frame] = place.T
         return PointTracks(xy, seen, body)
 
-    def _points(self, count: int) -> tuple[Float32[np.ndarray, "n 3"], Int16[np.ndarray, "n"]]:
+    def _points(self, count: int) -> tuple[Points, Int16[np.ndarray, "n"]]:
         """Material points that at least one frame shows."""
         rng = draws("tracks", self.name)
         each = -(-8 * count // len(self))
         found = []
         for frame in range(len(self)):
-            xy = rng.uniform(0, self.film.size, (each, 2)).astype(np.float32)
-            found.append(cast(self.scene, self.scene.moment(frame), xy, self.film.size))
-        local = np.concatenate([hits.local for hits in found])
+            xy = rng.uniform(0, self.film.size, (2, each)).astype(np.float32)
+            found.append(self._eye.cast(self.scene.moment(frame), xy))
+        local = np.concatenate([hits.local for hits in found], axis=1)
         body = np.concatenate([hits.body for hits in found])
         kind = np.concatenate(([0], 1 + self.scene.moving))[body]
         share = (1 / np.bincount(kind, minlength=3).clip(1))[kind]
         chosen = rng.choice(len(body), count, replace=False, p=share / share.sum())
-        return local[chosen], body[chosen]
+        return local[:, chosen], body[chosen]
 
 
 def simulate_clip(

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int32
 
+from lpa_cwm.data.sim.poses import Points
 from lpa_cwm.data.sim.shapes import Solid
 from lpa_cwm.data.sim.texture import Texture
 from lpa_cwm.errors import need
 
 CREASE = np.cos(np.deg2rad(42))
-HULL_POINTS = 64
+HULL_DIRECTIONS = 128
+"""In each of them a hull reaches as far as its body."""
 
 
 def sphere_directions(count: int) -> Float[np.ndarray, "count 3"]:
@@ -25,7 +27,7 @@ def sphere_directions(count: int) -> Float[np.ndarray, "count 3"]:
 
 def hull_of(vertices: Float[np.ndarray, "v 3"]) -> Float[np.ndarray, "h 3"]:
     """The vertices that lie farthest out in some direction."""
-    return vertices[np.unique((vertices @ sphere_directions(4 * HULL_POINTS).T).argmax(0))]
+    return vertices[np.unique((vertices @ sphere_directions(HULL_DIRECTIONS).T).argmax(0))]
 
 
 def corner_normals(
@@ -33,15 +35,18 @@ def corner_normals(
 ) -> tuple[Float32[np.ndarray, "f 3 3"], Float[np.ndarray, "f"]]:
     """Unit normals at the corners of each triangle, smooth except across creases; and the triangles' areas."""
     corners = vertices[faces].astype(np.float64)
-    across = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    edges = np.roll(corners, -1, axis=1) - corners
+    across = np.cross(edges[:, 0], edges[:, 1])
     length = np.linalg.norm(across, axis=1)
     flat = across / np.maximum(length, 1e-12)[:, None]
+    unit = edges / np.maximum(np.linalg.norm(edges, axis=-1, keepdims=True), 1e-12)
+    angles = np.arccos(np.clip(-(unit * np.roll(unit, 1, axis=1)).sum(-1), -1, 1))
     # Vertices are doubled along texture seams; the surface is not.
     _, place = np.unique(np.round(vertices * 1e5).astype(np.int64), axis=0, return_inverse=True)
     place = place.reshape(-1)[faces]
     total = np.zeros((place.max() + 1, 3))
-    for corner in range(3):
-        np.add.at(total, place[:, corner], across)
+    # Weights by angle, so that it does not matter how a flat side is cut into triangles.
+    np.add.at(total, place, angles[..., None] * flat[:, None])
     smooth = total / np.maximum(np.linalg.norm(total, axis=1), 1e-12)[:, None]
     smooth = smooth[place]
     creased = (smooth * flat[:, None]).sum(-1) < CREASE
@@ -66,14 +71,13 @@ class Mesh:
     @classmethod
     def of(cls, name: str, solid: Solid, texture: Texture, hull: Float[np.ndarray, "h 3"] | None = None) -> "Mesh":
         """The mesh of a solid with v upwards, brought to unit size; its hull is found if not given."""
-        vertices, faces, uv = solid
-        hull = hull_of(vertices) if hull is None else hull
-        low, high = vertices.min(0), vertices.max(0)
+        hull = hull_of(solid.vertices) if hull is None else hull
+        low, high = solid.vertices.min(0), solid.vertices.max(0)
         centre, side = (low + high) / 2, (high - low).max()
-        vertices = ((vertices - centre) / side).astype(np.float32)
-        faces = np.ascontiguousarray(faces, dtype=np.int32)
+        vertices = ((solid.vertices - centre) / side).astype(np.float32)
+        faces = np.ascontiguousarray(solid.faces, dtype=np.int32)
         normals, areas = corner_normals(vertices, faces)
-        corners = (uv * (1, -1) + (0, 1)).astype(np.float32)[faces]
+        corners = (solid.uv * (1, -1) + (0, 1)).astype(np.float32)[faces]
         edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
         share = np.abs(edge[:, 0] * other[:, 1] - edge[:, 1] * other[:, 0]) / 2
         texels = texture.texels * np.sqrt(share / np.maximum(areas, 1e-10))
@@ -84,6 +88,11 @@ class Mesh:
         """The corners of the bounding box, the last coordinate changing fastest."""
         bounds = np.stack((self.vertices.min(0), self.vertices.max(0)))
         return np.stack(np.meshgrid(*bounds.T, indexing="ij"), axis=-1).reshape(8, 3)
+
+    @cached_property
+    def corners(self) -> Points:
+        """The vertices, one row per coordinate."""
+        return np.ascontiguousarray(self.vertices.T)
 
     @cached_property
     def radius(self) -> float:

@@ -3,11 +3,10 @@
 from itertools import chain
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt16
 
 from lpa_cwm.data.sim.clip import SimClip
 from lpa_cwm.data.sim.poses import FOCAL, SENSOR, onto_frame, quaternions
-from lpa_cwm.data.sim.rays import into_camera
 from lpa_cwm.data.sim.record import Feature, example, png
 
 LEVELS = 65535
@@ -26,7 +25,7 @@ def by_visibility(clip: SimClip) -> Int[np.ndarray, "n"]:
     return np.argsort(-counts[1:], kind="stable")
 
 
-def to_levels(values: Float[np.ndarray, "*d"], low: float, high: float) -> Int[np.ndarray, "*d"]:
+def to_levels(values: Float[np.ndarray, "*d"], low: float, high: float) -> UInt16[np.ndarray, "*d"]:
     """Numbers of a range as 16-bit whole ones."""
     scaled = (np.clip(values, low, high) - low) / max(high - low, 1e-6)
     return np.round(scaled * LEVELS).astype(np.uint16)
@@ -43,19 +42,19 @@ def pictures(clip: SimClip, rank: Int[np.ndarray, "n"]) -> dict[str, Feature]:
         "segmentations": [png(label[clip.body(frame)][..., None]) for frame in frames],
         "depth": [png(to_levels(distance[frame], low, high)[..., None]) for frame in frames],
         "metadata/depth_range": np.array([low, high]),
-        "normal": [png(to_levels(clip.normal(frame), -1, 1)) for frame in frames],
+        "normal": [png(to_levels(clip.normal(frame), -1.0, 1.0)) for frame in frames],
         "object_coordinates": [png(object_coordinates(clip, frame)) for frame in frames],
     }
 
 
-def object_coordinates(clip: SimClip, frame: int) -> Int[np.ndarray, "h w 3"]:
+def object_coordinates(clip: SimClip, frame: int) -> UInt16[np.ndarray, "h w 3"]:
     """Where in its body's bounding box each pixel lies; zero on the surroundings."""
     hits = clip.hits(frame)
     boxes = [mesh.box for mesh in clip.scene.meshes]
     low = np.stack([np.zeros(3), *(box[0] for box in boxes)])[hits.body]
     high = np.stack([np.ones(3), *(box[-1] for box in boxes)])[hits.body]
-    inside = (hits.local - low) / (high - low)
-    levels = to_levels(np.where(hits.body[:, None] > 0, inside, 0), 0, 1)
+    inside = (hits.local.T - low) / (high - low)
+    levels = to_levels(np.where(hits.body[:, None] > 0, inside, 0), 0.0, 1.0)
     return levels.reshape(clip.film.size, clip.film.size, 3)
 
 
@@ -112,10 +111,10 @@ def instances(clip: SimClip, rank: Int[np.ndarray, "n"]) -> dict[str, Feature]:
         "instances/restitution": np.full(len(rank), scene.recipe.bounce),
         "instances/scale": scene.scale[rank],
         "instances/is_dynamic": motion.tossed[rank].astype(np.int64),
-        "instances/asset_id": [scene.meshes[number].name.encode() for number in rank],
+        "instances/asset_id": [scene.meshes[number].name.encode() for number in rank.tolist()],
         "instances/category": np.zeros(len(rank), dtype=np.int64),
-        "instances/bboxes_3d": np.stack([corners(clip, number) for number in rank]),
-        "instances/image_positions": np.stack([centres(clip, number) for number in rank]),
+        "instances/bboxes_3d": np.stack([corners(clip, number) for number in rank.tolist()]),
+        "instances/image_positions": np.stack([centres(clip, number) for number in rank.tolist()]),
     }
     tables = {
         "positions": motion.poses.position,
@@ -138,8 +137,8 @@ def corners(clip: SimClip, number: int) -> Float[np.ndarray, "t 8 3"]:
 def centres(clip: SimClip, number: int) -> Float[np.ndarray, "t 2"]:
     """Where a body's origin appears, as a share of the frame; the corner where it is behind the camera."""
     scene = clip.scene
-    points = scene.motion.poses.position[:, number].astype(np.float32)
-    shown = [onto_frame(into_camera(scene.camera[when], points[None, when]), 1)[0] for when in moments(clip)]
+    points = scene.motion.poses.position[:, number, :, None].astype(np.float32)
+    shown = [onto_frame(scene.camera[when].inside(points[when]), 1)[:, 0] for when in moments(clip).tolist()]
     return np.nan_to_num(np.stack(shown))
 
 

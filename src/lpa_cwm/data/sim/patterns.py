@@ -21,7 +21,7 @@ def asphalt(rng: np.random.Generator) -> Picture:
     """Grey, brown, sandy or green ground with grain of every size."""
     base = np.array([(0.23, 0.22, 0.21), (0.32, 0.24, 0.16), (0.42, 0.35, 0.25), (0.12, 0.18, 0.05)])
     colour = base[rng.integers(len(base))] * rng.uniform(0.8, 1.2, 3)
-    light = 0.35 + 1.3 * speckled(rng, rng.uniform(0.5, 0.9))
+    light = 0.35 + 1.3 * speckled(rng, rng.uniform(0.7, 1.1))
     hue = 1 + 0.25 * (noise(rng, SIDE, 1.2)[..., None] - 0.5) * rng.normal(size=3)
     return (colour * light[..., None] * hue).astype(np.float32)
 
@@ -33,7 +33,7 @@ def laid(rng: np.random.Generator, rows: int, columns: int, shift: float) -> Pic
     # An even number of rows keeps the picture periodic when every other row is moved.
     along = (x * columns + shift * (row % 2)) % columns
     piece = (row * columns + np.floor(along)).astype(np.int64)
-    gap = rng.uniform(0.008, 0.02)
+    gap = rng.uniform(0.003, 0.012)
     away = np.minimum(np.minimum(along % 1, 1 - along % 1) / columns, np.minimum(y * rows % 1, 1 - y * rows % 1) / rows)
     joint = np.clip((away * SIDE - gap * SIDE / 2 + 0.5), 0, 1)[..., None]
     tone = rng.uniform(0.65, 1.2, rows * columns)[piece][..., None]
@@ -69,7 +69,9 @@ def tiles(rng: np.random.Generator) -> Picture:
 def carpet(rng: np.random.Generator) -> Picture:
     """A woven fabric of a few colours."""
     colour = coloured(rng, noise(rng, SIDE, rng.uniform(1.0, 1.6)))
-    return (0.6 * colour * (0.5 + noise(rng, SIDE, 0.3))[..., None]).astype(np.float32)
+    grey = colour.mean(-1, keepdims=True)
+    calm = 0.15 + 0.5 * (0.5 * grey + 0.5 * colour) ** 2
+    return (calm * (0.6 + 0.8 * noise(rng, SIDE, 0.7))[..., None]).astype(np.float32)
 
 
 GROUNDS: tuple[Callable[[np.random.Generator], Picture], ...] = (asphalt, planks, bricks, tiles, carpet)
@@ -78,7 +80,7 @@ FLOORS: tuple[Callable[[np.random.Generator], Picture], ...] = (planks, planks, 
 
 def relief(rng: np.random.Generator) -> Picture:
     """Detail to multiply a coarse ground with: grey, of mean one, periodic."""
-    grain = speckled(rng, rng.uniform(0.55, 0.9))
+    grain = speckled(rng, rng.uniform(0.8, 1.2))
     strength = rng.uniform(0.7, 1.5)
     field = np.maximum(1 + strength * (grain - grain.mean()), 0.05)
     return np.repeat((field / field.mean())[..., None], 3, axis=-1).astype(np.float32)

@@ -34,7 +34,7 @@ class Motion:
 
 
 @dataclass(frozen=True)
-class Cast:
+class Actors:
     """Who takes part: the bodies, the last `tossed` of which are thrown, and where upright walls stand, if any."""
 
     meshes: list[Mesh]
@@ -53,7 +53,7 @@ class Cast:
         return self.scale * [mesh.radius for mesh in self.meshes]
 
 
-def collide(recipe: Recipe, actors: Cast, rng: np.random.Generator) -> Motion:
+def collide(recipe: Recipe, actors: Actors, rng: np.random.Generator) -> Motion:
     """Drop the resting bodies, let them settle, throw the others among them and record what happens."""
     mujoco = need("mujoco", "sim")
     model = modelled(mujoco, recipe, actors)
@@ -72,7 +72,7 @@ def collide(recipe: Recipe, actors: Cast, rng: np.random.Generator) -> Motion:
     return recorded(mujoco, model, data, recipe, np.arange(len(place)) >= actors.resting)
 
 
-def modelled(mujoco: Any, recipe: Recipe, actors: Cast) -> Any:
+def modelled(mujoco: Any, recipe: Recipe, actors: Actors) -> Any:
     """The MuJoCo model: a floor, walls, and one free body per mesh with its hull as shape."""
     spec = mujoco.MjSpec()
     spec.option.gravity = [0, 0, -GRAVITY]

@@ -1,12 +1,26 @@
-"""Where things are and how they are turned; the simulator's pinhole camera."""
+"""Where things are and how they are turned; the simulator's pinhole camera.
+
+Many points are one row per coordinate, [3 n] in space and [2 n] in the frame: arithmetic on whole rows is several
+times faster than on rows of three.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int
 
 FOCAL, SENSOR = 35.0, 32.0
 """Of MOVi's camera, in millimetres."""
+NEAR = 0.05
+"""What is less than this in front of the camera is not seen."""
+
+Points = Float32[np.ndarray, "3 n"]
+FramePoints = Float32[np.ndarray, "2 n"]
+Numbers = Float32[np.ndarray, "n"]
+Rows = Int[np.ndarray, "m"]
+
+FLIP = np.array([[1], [-1]], dtype=np.float32)
+"""The frame's y points down, the camera's up."""
 
 
 def rotations(quaternion: Float[np.ndarray, "*b 4"]) -> Float[np.ndarray, "*b 3 3"]:
@@ -41,6 +55,14 @@ class Poses:
     def __getitem__(self, index: int | tuple[int, ...]) -> "Poses":
         return Poses(self.position[index], self.rotation[index])
 
+    def outside(self, own: Points, scale: float = 1.0) -> Points:
+        """From own coordinates, of which one is `scale` long, to the world's (of a single pose)."""
+        return (scale * self.rotation).astype(np.float32) @ own + self.position.astype(np.float32)[:, None]
+
+    def inside(self, world: Points) -> Points:
+        """From the world's coordinates to own ones (of a single pose)."""
+        return self.rotation.T.astype(np.float32) @ (world - self.position.astype(np.float32)[:, None])
+
 
 def looking(
     position: Float[np.ndarray, "s 3"], target: Float[np.ndarray, "s 3"], roll: Float[np.ndarray, "s"]
@@ -55,23 +77,31 @@ def looking(
     return Poses(position, np.stack((cos * right + sin * up, cos * up - sin * right, back), axis=-1))
 
 
+def dot(one: Points, other: Points) -> Numbers:
+    """Inner products."""
+    return np.einsum("in,in->n", one, other)
+
+
+def put(table: Float32[np.ndarray, "d n"], rows: Rows, values: Float32[np.ndarray, "d m"]) -> None:
+    """Replace some columns (one coordinate at a time, which is faster than all at once)."""
+    for coordinate, value in zip(table, values, strict=True):
+        coordinate[rows] = value
+
+
 def focal_of(size: int) -> float:
     """Focal length in pixels of a frame of `size` x `size`."""
     return size * FOCAL / SENSOR
 
 
-def outwards(xy: Float[np.ndarray, "n 2"], size: int) -> Float32[np.ndarray, "n 3"]:
+def outwards(xy: FramePoints, size: int) -> Points:
     """Unit directions, in camera coordinates, through points of the frame."""
-    flat = (xy - size / 2) / focal_of(size)
-    length = np.sqrt(1 + (flat**2).sum(-1))
-    return (np.stack((flat[:, 0], -flat[:, 1], -np.ones(len(flat))), axis=-1) / length[:, None]).astype(np.float32)
+    direction = np.full((3, xy.shape[1]), -1, dtype=np.float32)
+    direction[:2] = (xy - np.float32(size / 2)) * (FLIP / np.float32(focal_of(size)))
+    return direction / np.sqrt(dot(direction, direction))
 
 
-NEAR = 0.05
-
-
-def onto_frame(point: Float[np.ndarray, "n 3"], size: int) -> Float[np.ndarray, "n 2"]:
+def onto_frame(point: Points, size: int) -> FramePoints:
     """Where points in camera coordinates appear; what is not in front of the camera appears nowhere (NaN)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where(point[:, 2] < -NEAR, -focal_of(size) / point[:, 2], np.nan)
-    return np.stack((point[:, 0] * scale, -point[:, 1] * scale), axis=-1).astype(np.float32) + np.float32(size / 2)
+    scale = np.full(point.shape[1], np.nan, dtype=np.float32)
+    np.divide(np.float32(-focal_of(size)), point[2], out=scale, where=point[2] < -NEAR)
+    return point[:2] * scale * FLIP + np.float32(size / 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer, UInt8, UInt16
 
+from lpa_cwm.data.tfrecord import masked_crc
 from lpa_cwm.errors import need
 
 Feature = Sequence[bytes] | np.ndarray
@@ -53,13 +54,8 @@ def write_records(path: Path, records: Iterator[bytes]) -> None:
     crc32c = need("crc32c", "sim").crc32c
     with path.open("wb") as file:
         for record in records:
-            length = struct.pack("<Q", len(record))
-            file.write(length + masked(crc32c(length)) + record + masked(crc32c(record)))
-
-
-def masked(crc: int) -> bytes:
-    """A checksum as TFRecord stores it: rotated, and moved by a constant."""
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+            for part in (struct.pack("<Q", len(record)), record):
+                file.write(part + struct.pack("<I", masked_crc(crc32c(part))))
 
 
 def png(image: UInt8[np.ndarray, "h w c"] | UInt16[np.ndarray, "h w c"]) -> bytes:

@@ -1,5 +1,6 @@
 """A scene: bodies with their motion, the camera's way, surroundings and light, all functions of an identity."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,8 +11,8 @@ from lpa_cwm.data.pairs import draws
 from lpa_cwm.data.sim.assets import Assets
 from lpa_cwm.data.sim.environment import Environment, Indoors, Outdoors
 from lpa_cwm.data.sim.mesh import Mesh
-from lpa_cwm.data.sim.physics import SUBSTEPS, Cast, Motion, collide
-from lpa_cwm.data.sim.poses import Poses, looking
+from lpa_cwm.data.sim.physics import SUBSTEPS, Actors, Motion, collide
+from lpa_cwm.data.sim.poses import Points, Poses, Rows, looking, put
 from lpa_cwm.data.sim.recipe import Recipe
 from lpa_cwm.data.sim.texture import Texture
 from lpa_cwm.keys import Part
@@ -22,9 +23,10 @@ class Surface:
     """The triangles of all bodies in one table."""
 
     first: Int[np.ndarray, "n"]
-    """Row of each body's first triangle."""
-    uv: Float32[np.ndarray, "f 3 2"]
-    normals: Float32[np.ndarray, "f 3 3"]
+    """Column of each body's first triangle."""
+    uv: Float32[np.ndarray, "6 f"]
+    """Of the first, second and third corner."""
+    normals: Float32[np.ndarray, "9 f"]
     texels: Float32[np.ndarray, "f"]
     texture: Texture
 
@@ -40,7 +42,7 @@ class Scene:
     camera: Poses
     environment: Environment
 
-    def moment(self, frame: float) -> int:
+    def moment(self, frame: float | int) -> int:
         """The step nearest to a frame; frames from -1 to one past the last are known."""
         return round((frame + 1) * SUBSTEPS)
 
@@ -56,25 +58,38 @@ class Scene:
         counts = [len(mesh.faces) for mesh in self.meshes]
         return Surface(
             first=np.concatenate(([0], np.cumsum(counts[:-1]))).astype(np.int64),
-            uv=np.concatenate([mesh.uv for mesh in self.meshes]),
-            normals=np.concatenate([mesh.normals for mesh in self.meshes]),
-            texels=np.concatenate([mesh.texels / size for mesh, size in zip(self.meshes, self.scale, strict=True)]),
+            uv=np.concatenate([mesh.uv.reshape(-1, 6).T for mesh in self.meshes], axis=1),
+            normals=np.concatenate([mesh.normals.reshape(-1, 9).T for mesh in self.meshes], axis=1),
+            texels=np.concatenate(
+                [mesh.texels / np.float32(size) for mesh, size in zip(self.meshes, self.scale, strict=True)]
+            ),
             texture=Texture.stack([mesh.texture for mesh in self.meshes]),
         )
 
-    def place(
-        self, local: Float32[np.ndarray, "n 3"], body: Int[np.ndarray, "n"], moment: int
-    ) -> Float32[np.ndarray, "n 3"]:
+    def place(self, local: Points, body: Int[np.ndarray, "n"], moment: int) -> Points:
         """World coordinates, at a moment, of points that belong to bodies; body 0 is the surroundings."""
         world = local.copy()
-        order = np.argsort(body, kind="stable")
-        bounds = np.searchsorted(body[order], np.arange(1, len(self.meshes) + 2))
-        pose = self.motion.poses[moment]
-        for number in np.flatnonzero(np.diff(bounds)):
-            own = order[bounds[number] : bounds[number + 1]]
-            turn = (self.scale[number] * pose.rotation[number]).T.astype(np.float32)
-            world[own] = local[own] @ turn + pose.position[number].astype(np.float32)
+        for number, own in by_body(body):
+            pose = self.motion.poses[moment, number]
+            put(world, own, pose.outside(local.take(own, axis=1), float(self.scale[number])))
         return world
+
+    def turn(self, local: Points, body: Int[np.ndarray, "n"], moment: int) -> Points:
+        """Directions in the world, at a moment, of those in bodies' own coordinates."""
+        world = local.copy()
+        for number, own in by_body(body):
+            rotation = self.motion.poses.rotation[moment, number].astype(np.float32)
+            put(world, own, rotation @ local.take(own, axis=1))
+        return world
+
+
+def by_body(body: Int[np.ndarray, "n"]) -> Iterator[tuple[int, Rows]]:
+    """The rows that belong to each body (but not to the surroundings)."""
+    order = np.argsort(body, kind="stable")
+    count = np.bincount(body)
+    end = np.cumsum(count)
+    for number in np.flatnonzero(count[1:]):
+        yield int(number), order[end[number] : end[number + 1]]
 
 
 def draw_scene(recipe: Recipe, assets: Assets, identity: tuple[Part, ...]) -> Scene:
@@ -84,7 +99,7 @@ def draw_scene(recipe: Recipe, assets: Assets, identity: tuple[Part, ...]) -> Sc
     meshes = [assets.body(rng) for _ in range(resting + tossed)]
     scale = rng.uniform(*recipe.scale, len(meshes))
     environment = (Outdoors if rng.random() < recipe.outdoors else Indoors).drawn(assets, rng)
-    actors = Cast(meshes, scale, tossed, environment.walls)
+    actors = Actors(meshes, scale, tossed, environment.walls)
     motion = collide(recipe, actors, rng)
     return Scene(recipe, meshes, scale, motion, filmed(recipe, motion.poses, actors.radius, rng), environment)
 
@@ -107,7 +122,7 @@ def filmed(recipe: Recipe, bodies: Poses, radius: Float[np.ndarray, "n"], rng: n
 def clears(position: Float[np.ndarray, "s 3"], bodies: Poses, radius: Float[np.ndarray, "n"], lowest: float) -> bool:
     """Whether a way stays above the ground and outside the balls that hold the bodies."""
     gap = np.linalg.norm(bodies.position - position[:, None], axis=-1) - radius
-    return bool(gap.min() > 0.3 and position[:, 2].min() > lowest)
+    return bool(gap.min() > 1.0 and position[:, 2].min() > lowest)
 
 
 def line_in_shell(recipe: Recipe, rng: np.random.Generator) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from lpa_cwm.data.sim.poses import FramePoints, Numbers, Points
 from lpa_cwm.data.sim.scene import Scene
 
 HALF = 12.0
@@ -20,7 +21,7 @@ NEARBY = 0.4
 """Height over which the ground's dimness under a body fades."""
 TAPS = np.array([(0.0, 0.0)] + [(np.cos(a), np.sin(a)) for a in np.arange(5) * 2 * np.pi / 5], dtype=np.float32)
 
-Map = Float32[np.ndarray, "m m"]
+Map = Float32[np.ndarray, "h w"]
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Silhouettes:
     """
 
     scene: Scene
-    direction: Float32[np.ndarray, "3"]
+    direction: Float[np.ndarray, "3"]
     empty: float
     """The value where there is no body."""
     texels: int
@@ -60,16 +61,17 @@ class Silhouettes:
         texel = 2 * HALF / self.texels
         low = np.clip(np.floor((shadow.min(0) + HALF) / texel), 0, self.texels).astype(int)
         high = np.clip(np.ceil((shadow.max(0) + HALF) / texel), 0, self.texels).astype(int)
-        x, y = np.meshgrid(np.arange(low[0], high[0]), np.arange(low[1], high[1]))
+        x, y = (texel * (np.arange(first, last) + 0.5) - HALF for first, last in zip(low, high, strict=True))
         window = (slice(low[1], high[1]), slice(low[0], high[0]))
-        if not x.size:
-            return window, np.zeros(x.shape, dtype=np.float32)
-        flat = texel * (np.stack((x.ravel(), y.ravel()), axis=-1) + 0.5) - HALF
-        ground = np.concatenate((flat, np.zeros_like(flat[:, :1])), axis=-1)
-        start = (ground - FAR * self.direction - pose.position) @ pose.rotation / size
+        # Rays from far away through every texel, in the body's own coordinates.
+        origin = (-FAR * self.direction - pose.position) @ pose.rotation / size
+        across, along = (
+            np.outer(ticks, pose.rotation[axis] / size).astype(np.float32) for axis, ticks in enumerate((x, y))
+        )
+        start = (across + (along + origin.astype(np.float32))[:, None]).reshape(-1, 3)
         towards = np.broadcast_to((self.direction @ pose.rotation).astype(np.float32), start.shape)
-        reach = mesh.rays.run(start.astype(np.float32), towards, query="DISTANCE") * np.float32(size) - np.float32(FAR)
-        return window, np.minimum(reach, self.empty).reshape(x.shape).astype(np.float32)
+        reach = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(FAR)
+        return window, np.minimum(reach, np.float32(self.empty)).reshape(len(y), len(x))
 
 
 @dataclass
@@ -80,45 +82,50 @@ class Shadows:
     texels: int
 
     def __post_init__(self) -> None:
-        towards = self.scene.environment.light.towards
+        towards = self.scene.environment.light.towards[:, 0]
         self._lamp = Silhouettes(self.scene, -towards, 0.0, self.texels)
-        self._below = Silhouettes(self.scene, np.array([0, 0, 1], dtype=np.float32), FAR, self.texels // 2)
-        self._moment, self._maps = -1, (torch.empty(0), torch.empty(0))
+        self._below = Silhouettes(self.scene, np.array([0.0, 0.0, 1.0]), FAR, self.texels // 6)
+        self._moment, self._maps = -1, (torch.empty(0, 0),) * 3
 
-    def of(
-        self, moment: int, point: Float32[np.ndarray, "n 3"]
-    ) -> tuple[Float32[np.ndarray, "n"], Float32[np.ndarray, "n"]]:
+    def of(self, moment: int, point: Points) -> tuple[Numbers, Numbers]:
         """Share of the lamp, share of the surroundings."""
         if moment != self._moment:
             lamp = torch.from_numpy(self._lamp.at(moment))
-            self._moment, self._maps = moment, (lamp, dimness(self._below.at(moment)))
+            self._moment, self._maps = moment, (lamp, nearest_around(lamp), dimness(self._below.at(moment)))
         return self._sunlit(point), self._open(point)
 
-    def _sunlit(self, point: Float32[np.ndarray, "n 3"]) -> Float32[np.ndarray, "n"]:
+    def _sunlit(self, point: Points) -> Numbers:
         towards = self.scene.environment.light.towards
-        foot = point[:, :2] - point[:, 2:] * (towards[:2] / towards[2])
-        own = -point[:, 2] / towards[2] - np.float32(BIAS)
-        total = np.zeros(len(point), dtype=np.float32)
+        foot = point[:2] - point[2] * (towards[:2] / towards[2])
+        own = point[2] * np.float32(-1 / towards[2, 0]) - np.float32(BIAS)
+        lit = np.ones_like(own)
+        near = np.flatnonzero(own > read(self._maps[1], foot))
+        foot, own = foot.take(near, axis=1), own[near]
+        hidden = np.zeros_like(own)
         for offset in TAPS * np.float32(PENUMBRA):
-            above = own - read(self._maps[0], foot + offset)
-            total += np.clip(above / np.float32(SOFT), 0, 1)
-        return 1 - total / len(TAPS)
+            above = own - read(self._maps[0], foot + offset[:, None])
+            hidden += np.clip(above * np.float32(1 / SOFT), 0, 1)
+        lit[near] -= hidden * np.float32(1 / len(TAPS))
+        return lit
 
-    def _open(self, point: Float32[np.ndarray, "n 3"]) -> Float32[np.ndarray, "n"]:
-        near = np.exp(-np.maximum(point[:, 2], 0) / np.float32(NEARBY))
-        return 1 - near * read(self._maps[1], point[:, :2])
+    def _open(self, point: Points) -> Numbers:
+        near = np.exp(np.maximum(point[2], 0) * np.float32(-1 / NEARBY))
+        return 1 - near * read(self._maps[2], point[:2])
 
 
-def read(values: Float[Tensor, "m m"], ground: Float32[np.ndarray, "n 2"]) -> Float32[np.ndarray, "n"]:
+def read(values: Float[Tensor, "m m"], ground: FramePoints) -> Numbers:
     """A map's values at points of the ground; beyond the map, those of its border."""
-    grid = torch.from_numpy(ground / np.float32(HALF))[None, None]
+    grid = torch.from_numpy(ground * np.float32(1 / HALF)).T[None, None]
     return F.grid_sample(values[None, None], grid, padding_mode="border", align_corners=False)[0, 0, 0].numpy()
+
+
+def nearest_around(heights: Float[Tensor, "m m"]) -> Float[Tensor, "k k"]:
+    """A coarser map that is nowhere above any value within reach of a penumbra: where it is clear, all is clear."""
+    wide = F.max_pool2d(-heights[None], (1, 9), stride=(1, 3), padding=(0, 4))
+    return -F.max_pool2d(wide, (9, 1), stride=(3, 1), padding=(4, 0))[0]
 
 
 def dimness(height: Map) -> Float[Tensor, "m m"]:
     """Share of the light from around that the ground loses, given how high above it the bodies begin."""
-    cover = torch.from_numpy(0.85 * np.exp(-np.maximum(height, 0) / NEARBY).astype(np.float32))[None]
-    reach = max(1, round(0.25 * len(height) / (2 * HALF)))
-    for _ in range(2):
-        cover = F.avg_pool2d(cover, 2 * reach + 1, stride=1, padding=reach)
-    return cover[0]
+    cover = 0.85 * torch.exp(-torch.from_numpy(height).clamp(min=0) / NEARBY)[None]
+    return F.avg_pool2d(cover, 3, stride=1, padding=1)[0]

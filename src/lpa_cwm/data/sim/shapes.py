@@ -1,14 +1,24 @@
 """Bodies made from nothing: boxes, turned and extruded forms, rings and pebbles, each with texture coordinates."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-Solid = tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"], Float[np.ndarray, "v 2"]]
-"""Vertices (z up), triangles, and texture coordinates in [0, 1] with v upwards."""
-
 ROUND = 40
+"""Steps around a full turn."""
+
+
+@dataclass(frozen=True)
+class Solid:
+    """The surface of a body."""
+
+    vertices: Float[np.ndarray, "v 3"]
+    """With z up."""
+    faces: Int[np.ndarray, "f 3"]
+    uv: Float[np.ndarray, "v 2"]
+    """Texture coordinates in [0, 1], v upwards."""
 
 
 def sheet(points: Float[np.ndarray, "rows columns 3"], uv: Float[np.ndarray, "rows columns 2"]) -> Solid:
@@ -17,18 +27,15 @@ def sheet(points: Float[np.ndarray, "rows columns 3"], uv: Float[np.ndarray, "ro
     corner = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
     first = np.stack((corner, corner + 1, corner + columns + 1), axis=-1)
     second = np.stack((corner, corner + columns + 1, corner + columns), axis=-1)
-    return points.reshape(-1, 3), np.concatenate((first, second)), uv.reshape(-1, 2)
+    return Solid(points.reshape(-1, 3), np.concatenate((first, second)), uv.reshape(-1, 2))
 
 
 def joined(*parts: Solid) -> Solid:
     """Several sheets as one body."""
-    offsets = np.cumsum([0] + [len(part[0]) for part in parts[:-1]])
-    faces = [part[1] + offset for part, offset in zip(parts, offsets, strict=True)]
-    return (
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate(faces),
-        np.concatenate([part[2] for part in parts]),
-    )
+    offsets = np.cumsum([0] + [len(part.vertices) for part in parts[:-1]])
+    faces = [part.faces + offset for part, offset in zip(parts, offsets, strict=True)]
+    vertices, uv = (np.concatenate([getattr(part, name) for part in parts]) for name in ("vertices", "uv"))
+    return Solid(vertices, np.concatenate(faces), uv)
 
 
 def unit_grid(rows: int, columns: int) -> tuple[Float[np.ndarray, "r c"], Float[np.ndarray, "r c"]]:
@@ -72,7 +79,9 @@ def ring(rng: np.random.Generator) -> Solid:
     thick, square = rng.uniform(0.1, 0.22), rng.uniform(1, 3)
     down, along = unit_grid(17, ROUND + 1)
     section, angle = 2 * np.pi * down, 2 * np.pi * along
-    out, up = (np.sign(wave) * np.abs(wave) ** (1 / square) for wave in (np.cos(section), np.sin(section)))
+    # Rounded, for the root of what should be zero is not small.
+    waves = (np.cos(section).round(9), np.sin(section).round(9))
+    out, up = (np.sign(wave) * np.abs(wave) ** (1 / square) for wave in waves)
     radius = 0.5 - thick + thick * out
     points = np.stack((radius * np.cos(angle), radius * np.sin(angle), thick * up), axis=-1)
     return sheet(points, np.stack((along, down), axis=-1))

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Float32, Int, UInt8
 from torch import Tensor
 
 Wrap = Literal["none", "across", "both"]
-Colour = Float[np.ndarray, "n 3"]
+Colour = Float32[np.ndarray, "3 n"]
 Picture = Float[np.ndarray, "h w 3"]
 
 _STEPS = np.arange(4097) / 4096
@@ -27,9 +28,9 @@ def linear(picture: UInt8[np.ndarray, "*hw 3"]) -> Float[np.ndarray, "*hw 3"]:
     return LINEAR[picture]
 
 
-def encoded(light: Float[np.ndarray, "*hw 3"]) -> UInt8[np.ndarray, "*hw 3"]:
+def encoded(light: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
     """Light to sRGB bytes; what is brighter than white is white."""
-    return ENCODED[(np.clip(light, 0, 1) * 4096 + 0.5).astype(np.int32)]
+    return ENCODED.take((np.clip(light, 0, 1) * np.float32(4096) + np.float32(0.5)).astype(np.int32))
 
 
 def padded(image: Float[Tensor, "1 3 h w"], wrap: Wrap) -> Float[Tensor, "1 3 h2 w2"]:
@@ -85,27 +86,31 @@ class Texture:
         return rearrange(self.atlas[0, :, y : y + height, x : x + width], "c h w -> h w c").numpy()
 
     def read(
-        self, uv: Float[np.ndarray, "n 2"], level: Float[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int = 0
+        self, uv: Float32[np.ndarray, "2 n"], level: Float32[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int = 0
     ) -> Colour:
         """Colours at points of the unit square, the origin at its upper left; `level` is log2 of texels per sample."""
         level = np.clip(level, 0, len(self.size) - 1)
         fine = level.astype(np.int32)
-        share = (level - fine)[:, None]
+        share = level - fine.astype(np.float32)
         colour = self._read_level(uv, fine, page)
-        blurred = share[:, 0] > 0
-        if blurred.any():
+        if share.any():
             coarse = self._read_level(uv, np.minimum(fine + 1, len(self.size) - 1), page)
-            colour = colour + share * (coarse - colour)
+            colour += share * (coarse - colour)
         return colour
 
+    @cached_property
+    def _layout(self) -> Float32[np.ndarray, "4 levels"]:
+        """Scale and shift, along x and y, from points of each level to those of the first page, as sampled."""
+        whole = np.array([self.atlas.shape[-1], self.atlas.shape[-2]])
+        return np.concatenate((2 * self.size / whole, 2 * self.corner / whole - 1), axis=1).T.astype(
+            np.float32, order="C"
+        )
+
     def _read_level(
-        self, uv: Float[np.ndarray, "n 2"], level: Int[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int
+        self, uv: Float32[np.ndarray, "2 n"], level: Int[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int
     ) -> Colour:
-        height, width = self.atlas.shape[-2:]
-        whole = np.array([width, height], dtype=np.float32)
-        scale = (2 * self.size / whole).astype(np.float32)
-        shift = (2 * self.corner / whole - 1).astype(np.float32)
-        grid = uv * scale[level] + shift[level]
-        grid[:, 1] += 2 / self.pages * np.asarray(page, dtype=np.float32)
-        colour = F.grid_sample(self.atlas, torch.from_numpy(grid)[None, None], align_corners=False)
-        return colour[0, :, 0].numpy().T
+        layout = self._layout.take(level, axis=1)
+        grid = uv * layout[:2] + layout[2:]
+        if self.pages > 1:
+            grid[1] += np.float32(2 / self.pages) * np.asarray(page, dtype=np.float32)
+        return F.grid_sample(self.atlas, torch.from_numpy(grid).T[None, None], align_corners=False)[0, :, 0].numpy()

@@ -1,0 +1,194 @@
+"""Files of simulated clips, read back by plain decoders and by the readers of the real formats."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("mujoco")
+pytest.importorskip("embreex")
+pytest.importorskip("crc32c")
+
+from lpa_cwm.cli import main
+from lpa_cwm.data.movif import MoviClips
+from lpa_cwm.data.sim import recipe as recipes
+from lpa_cwm.data.sim.assets import Assets
+from lpa_cwm.data.sim.record import example, png, varints, write_records
+from lpa_cwm.data.sim.render import Film
+from lpa_cwm.data.sim.write import Production, produce, share_of
+from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.data.tfrecord import Shard
+from lpa_cwm.errors import InputError
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "movi_f-train.tfrecord-00000-of-00001"
+ALL_KEYS = Path(__file__).with_name("movi_f_keys.txt").read_text().split()
+TINY = recipes.Recipe(name="tiny", resting=(2, 3), tossed=(1, 2), frames=6, settling=1.0, travel=(2.0, 4.0))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_recipe():
+    recipes.RECIPES["tiny"] = TINY
+    yield
+    del recipes.RECIPES["tiny"]
+
+
+@pytest.fixture(scope="module")
+def series():
+    return Production(Assets.of(None, "train"), Film(48), "tiny", clips=3, per_file=2)
+
+
+@pytest.fixture(scope="module")
+def folder(series, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sim")
+    produce(series, folder, "movi", (0, 1))
+    return folder
+
+
+def test_varints_are_protobufs():
+    def plain(value):
+        code = bytearray()
+        while value > 127:
+            code.append(value & 127 | 128)
+            value >>= 7
+        return bytes([*code, value])
+
+    values = np.array([0, 1, 127, 128, 300, 16383, 16384, 65535, 2**40])
+    assert varints(values) == b"".join(plain(value) for value in values.tolist())
+    assert varints(np.array([], dtype=np.int64)) == b""
+
+
+def test_features_come_back(tmp_path):
+    features = {"a": np.array([0, 5, 70000]), "b": np.array([0.5, -2.0]), "c": [b"x", b"", b"yz"]}
+    path = tmp_path / "file.tfrecord"
+    write_records(path, iter([example(features), example({"a": np.array([3])})]))
+    shard = Shard(path)
+    assert len(shard) == 2
+    found = shard.features(0, ("a", "b", "c"))
+    assert found["a"].tolist() == [0, 5, 70000]
+    assert found["b"].tolist() == [0.5, -2.0]
+    assert [bytes(item) for item in found["c"]] == features["c"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_pictures_survive(channels, kind):
+    image = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (5, 7, channels)).astype(kind)
+    data = png(image)
+    if (channels, kind) != (3, np.uint16):
+        # Pillow reads colour of 16 bits as 8; the plain decoder below does not.
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))).reshape(image.shape), image)
+    width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
+    length = struct.unpack(">I", data[33:37])[0]
+    lines = np.frombuffer(zlib.decompress(data[41 : 41 + length]), dtype=np.uint8).reshape(height, -1)
+    rows = np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8)
+    assert (width, height, depth, colour) == (7, 5, 8 * image.itemsize, 2 if channels == 3 else 0)
+    np.testing.assert_array_equal(rows.view(np.dtype(kind).newbyteorder(">")).reshape(image.shape), image)
+
+
+def test_the_reader_of_movi_f_gives_back_frames_and_flow(series, folder):
+    clips = [clip for side in ("train", "val") for clip in all_of(folder, side)]
+    assert len(clips) == 3
+    for number in range(3):
+        made = series.clip(number)
+        read = next(clip for clip in clips if clip.name == made.name)
+        np.testing.assert_array_equal(read.frame(2).permute(1, 2, 0).numpy(), made.picture(2))
+        np.testing.assert_allclose(read.forward(2), made.flow(2, 3).offset, atol=0.01)
+        np.testing.assert_allclose(read.backward(2), made.flow(2, 1).offset, atol=0.01)
+
+
+def all_of(folder, side):
+    try:
+        clips = MoviClips.of(folder, side)
+    except InputError:
+        return []
+    return [clips[index] for index in range(len(clips))]
+
+
+def test_records_have_the_keys_and_types_of_movi_f(folder):
+    if not GOLDEN.exists():
+        pytest.skip("the golden record is not on this machine")
+    golden, own = Shard(GOLDEN), Shard(sorted(folder.glob("*tfrecord*"))[0])
+    names = [name for name in ALL_KEYS if len(golden.glance(0, name))]
+    assert len(names) > 20
+    real, made = golden.features(0, names), own.features(0, names)
+    for name in names:
+        assert type(made[name]) is type(real[name]), name
+        if isinstance(real[name], np.ndarray):
+            assert made[name].dtype == real[name].dtype, name
+        elif real[name][0][:4] == b"\x89PNG":
+            assert made[name][0][24:26] == real[name][0][24:26], f"{name}: bit depth and colour type"
+
+
+def test_object_coordinates_boxes_and_camera_lead_back_to_the_pixel(series, folder):
+    """As TAP-Vid-Kubric makes its tracks: box corners give the pose, the camera the place in the frame."""
+    wanted = ("object_coordinates", "segmentations", "instances/bboxes_3d", "camera/positions", "camera/quaternions")
+    found = Shard(series.path(folder, 0, "movi")).features(0, (*wanted, "instances/visibility"))
+    frame, size, frames = 3, 48, 6
+    data = bytes(found["object_coordinates"][frame])
+    length = struct.unpack(">I", data[33:37])[0]
+    lines = np.frombuffer(zlib.decompress(data[41 : 41 + length]), dtype=np.uint8).reshape(size, -1)
+    share = np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8).view(">u2").reshape(size, size, 3) / 65535
+    label = np.asarray(Image.open(io.BytesIO(bytes(found["segmentations"][frame]))))
+    boxes = found["instances/bboxes_3d"].reshape(-1, frames, 8, 3)[:, frame]
+    rows, columns = np.nonzero(label)
+    corners = boxes[label[rows, columns] - 1]
+    origin, axes = corners[:, 0], corners[:, [4, 2, 1]] - corners[:, :1]
+    world = origin + np.einsum("nk,nkd->nd", share[rows, columns], axes)
+    w, x, y, z = found["camera/quaternions"].reshape(frames, 4)[frame]
+    towards = world - found["camera/positions"].reshape(frames, 3)[frame]
+    inverse = np.array([-x, -y, -z])
+    turned = towards + 2 * np.cross(inverse, np.cross(inverse, towards) + w * towards)
+    place = size / 2 + size * 35 / 32 * turned[:, :2] / -turned[:, 2:] * [1, -1]
+    np.testing.assert_allclose(place, np.stack((columns, rows), axis=-1) + 0.5, atol=0.02)
+    counts = np.bincount(label.ravel(), minlength=len(boxes) + 1)[1:]
+    np.testing.assert_array_equal(counts, found["instances/visibility"].reshape(-1, frames)[:, frame])
+
+
+def test_work_is_shared_out_and_goes_on_where_it_stopped(series, folder, tmp_path):
+    first = produce(series, tmp_path, "movi", (1, 2))
+    assert [path.name for path in first] == ["sim_tiny_48-train.tfrecord-00001-of-00002"]
+    assert first[0].read_bytes() == (folder / first[0].name).read_bytes()
+    before = first[0].stat().st_mtime_ns
+    paths = produce(series, tmp_path, "movi", (0, 1))
+    assert len(paths) == 2
+    assert first[0].stat().st_mtime_ns == before
+    assert (tmp_path / paths[0].name).read_bytes() == (folder / paths[0].name).read_bytes()
+
+
+def test_pickles_are_a_benchmark(series, tmp_path):
+    produce(series, tmp_path, "tapvid", (0, 1), tracks=20)
+    dataset = load_dataset(tmp_path)
+    assert len(dataset) == 3
+    made = series.clip(0)
+    sample = dataset[dataset.names.index(made.name)]
+    truth, own = sample.truth, made.tracks(20)
+    seen = truth.visible.numpy()
+    np.testing.assert_allclose(truth.xy.numpy()[seen], own.xy[seen] * 256 / 48, atol=0.01)
+    np.testing.assert_array_equal(seen, own.visible)
+    assert sample.clip[0].shape == (3, 256, 256)
+
+
+@pytest.mark.parametrize("text", ["", "1", "2/2", "a/3", "1/2/3"])
+def test_senseless_shards_are_refused(text):
+    with pytest.raises(InputError, match="shard"):
+        share_of(text)
+
+
+def test_the_command_writes_a_contact_sheet(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(recipes.RECIPES, "movi", TINY)
+    path = tmp_path / "sheet.png"
+    main(["simulate", "--preview", str(path), "--clips", "2", "--size", "32"])
+    assert capsys.readouterr().out.strip() == str(path)
+    with Image.open(path) as sheet:
+        assert sheet.size == (8 * 32, 2 * 32)
+
+
+def test_the_command_says_what_is_missing(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate"])
+    assert stop.value.code == 2
+    assert "--out" in capsys.readouterr().err
