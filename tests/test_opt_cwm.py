@@ -1,6 +1,7 @@
 """Opt-CWM: equal to the plain arithmetic and to the official trace, whatever the batch, mask or grouping."""
 
 import argparse
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.baselines.official import OFFICIAL, OfficialTracker, missing_official, shown_at
 from lpa_cwm.cli import main
+from lpa_cwm.config import Method
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import index_of
 from lpa_cwm.hub import load_world
 from lpa_cwm.interfaces import Tracker, WorldModel
+from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.world.multiplex import JointWorldModel
+from lpa_cwm.world.multiplex import JointWorldModel, Multiplexed
 from lpa_cwm.world.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
 from lpa_cwm.world.opt_cwm.generator import Generator, blot, place
 from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
@@ -153,6 +157,33 @@ def test_a_group_is_perturbed_by_the_sum_of_its_interventions():
     torch.testing.assert_close(joint, (dirty - clean)[0], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["query", "pool", "joint"])
+def test_the_tracker_gets_the_same_answer_in_any_batch(mode):
+    clip = Clip((frames() * 255).byte(), "noise")
+    queries = Queries(POINTS, torch.zeros(3, dtype=torch.long))
+    numbers = Method(masks=2, reevaluation=mode)
+    one, all_ = (
+        CwmTracker(random_world(batch=size), uniform, replace(numbers, batch=size)).track(clip, queries)
+        for size in (1, 8)
+    )
+    torch.testing.assert_close(one.xy, all_.xy, equal_nan=True)
+    torch.testing.assert_close(one.strength, all_.strength, equal_nan=True)
+
+
+def test_the_tracker_can_ask_about_several_queries_in_one_prediction(monkeypatch):
+    world = random_world()
+    rows = []
+    encode = world.predictor.encode
+    monkeypatch.setattr(
+        world.predictor, "encode", lambda source, *rest: rows.append(len(source)) or encode(source, *rest)
+    )
+    clip = Clip((frames() * 255).byte(), "noise")
+    xy = torch.tensor([[x, y] for x in (5.5, 60.5) for y in (5.5, 60.5)])
+    tracker = CwmTracker(Multiplexed(world, 2), uniform, Method(masks=3, passes=0))
+    assert tracker.track(clip, Queries(xy, torch.zeros(4, dtype=torch.long))).xy.isfinite().all()
+    assert sum(rows) == 3 + 2 * 3
+
+
 def test_the_source_is_embedded_once_for_all_targets(monkeypatch):
     world = random_world()
     places = []
@@ -192,10 +223,12 @@ def test_head_and_difference_are_single_precision_under_autocast():
 
 @pytest.mark.slow
 def test_compiled_transformers_answer_the_same():
-    hidden = masks(3)
-    torch.testing.assert_close(
-        respond(random_world().compiled(), hidden), respond(random_world(), hidden), atol=1e-5, rtol=1e-4
+    # Another process, because what is compiled must not be wrapped in shape checks.
+    program = (
+        "from test_opt_cwm import *; plain, fast = random_world(), random_world().compiled(); hidden = masks(3); "
+        "torch.testing.assert_close(respond(fast, hidden), respond(plain, hidden), atol=1e-5, rtol=1e-4)"
     )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
 
 
 def test_frames_of_another_size_are_refused():

@@ -63,6 +63,7 @@ class OptCwm(nn.Module):
             if frame.shape[1:] != (self.size, self.size):
                 given = " x ".join(map(str, frame.shape[1:]))
                 raise InputError(f"A frame has {given} pixels; this world model sees {self.size} x {self.size}.")
+        self.to(source.device)
         return Scene(self._source_tokens(source), self._tokens(target, 1))
 
     def _tokens(self, frame: Float[Tensor, "3 h w"], place: int) -> Float[Tensor, "p d"]:
@@ -78,10 +79,8 @@ class OptCwm(nn.Module):
         """Encode the scene under each mask; the decoder waits for the interventions, to run with theirs."""
         layout = Layout.of(hidden)
         parts = torch.arange(len(hidden), device=hidden.device).split(self.batch)
-        source = [scene.source.expand(len(rows), -1, -1) for rows in parts]
         states = [
-            self.predictor.encode(tokens, scene.target, layout[rows])
-            for tokens, rows in zip(source, parts, strict=True)
+            self.predictor.encode(scene.source.expand(len(rows), -1, -1), scene.target, layout[rows]) for rows in parts
         ]
         return Factual(layout, torch.cat(states))
 
@@ -96,7 +95,7 @@ class OptCwm(nn.Module):
         """Perturb the k points of each group at once; a point that is NaN is absent."""
         groups, masks = xy.shape[:2]
         points = rearrange(xy, "g m k d -> (g m) k d")
-        # Rows without a group are the factual predictions, if nobody has asked for them yet.
+        # Rows below zero are the factual predictions, unless they are known from an earlier call.
         first = 0 if factual.prediction is not None else -masks
         parts = torch.arange(first, len(points), device=xy.device).split(self.batch)
         predicted = torch.cat([self._predict(scene, factual, rows, points) for rows in parts])

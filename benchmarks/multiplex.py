@@ -1,0 +1,102 @@
+"""What asking about several queries in one prediction, and sharing re-evaluation masks, costs in accuracy.
+
+    python benchmarks/multiplex.py [--weights world-compact.safetensors] [--photos FOLDER]
+
+The compact world model answers for pairs of layered scenes with known motion. Its responses add up exactly, so a joint
+one is made here as the sum of single ones; what a predictor does beyond adding is not measured.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.config import Method
+from lpa_cwm.data.layered import Layered
+from lpa_cwm.keys import generator
+from lpa_cwm.sampling import unit_range
+from lpa_cwm.tracker import CwmTracker, Shot, ShotPair
+from lpa_cwm.world.compact.world import CompactWorld
+from lpa_cwm.world.multiplex import Multiplexed
+
+NEAR = 4.0
+SETTINGS = (
+    ("query", 1, True),
+    ("pool", 1, True),
+    ("joint", 1, True),
+    ("joint", 2, True),
+    ("joint", 4, True),
+    ("joint", 4, False),
+    ("joint", 8, True),
+    ("pool", 4, True),
+)
+
+
+@dataclass
+class Additive:
+    """Any world model whose responses to several points are the sums of those to each."""
+
+    world: CompactWorld
+    size: int = 256
+    patch: int = 8
+
+    def observe(self, source, target):
+        return self.world.observe(source, target)
+
+    def imagine(self, scene, hidden):
+        return self.world.imagine(scene, hidden)
+
+    def intervene(self, scene, factual, xy):
+        return self.world.intervene(scene, factual, xy)
+
+    def intervene_jointly(self, scene, factual, xy):
+        present = ~xy.isnan().any(-1)
+        points, index = xy[present].unique(dim=0, return_inverse=True)
+        group, mask, _ = present.nonzero().unbind(1)
+        single = self.intervene(scene, factual, points)[index, mask]
+        joint = single.new_zeros(*xy.shape[:2], *single.shape[1:])
+        return joint.index_put_((group, mask), single, accumulate=True)
+
+
+def questions(example, count, index):
+    """Random source points, where they go and whether they are seen there."""
+    side = example.source.shape[-1]
+    pixel = torch.randint(side, (count, 2), generator=generator("multiplex", "points", index))
+    xy = pixel + 0.5
+    return xy, xy + example.flow[:, pixel[:, 1], pixel[:, 0]].T, example.visible[pixel[:, 1], pixel[:, 0]]
+
+
+def measure(world, mode, pairs, count, queries):
+    """End-point errors of visible points, and strengths of visible and of hidden ones."""
+    errors, shown, gone = [], [], []
+    tracker = CwmTracker(world, uniform, Method(reevaluation=mode, batch=queries))
+    for index in range(count):
+        example = pairs.pair(index, world.size)
+        xy, goal, visible = questions(example, queries, index)
+        shots = [Shot(frame, unit_range(frame)) for frame in (example.source, example.target)]
+        answer = tracker.follow(ShotPair(*shots, ("multiplex", index)), xy)
+        errors.append((answer.xy - goal).norm(dim=1)[visible])
+        shown.append(answer.strength[visible])
+        gone.append(answer.strength[~visible])
+    return torch.cat(errors), torch.cat(shown), torch.cat(gone)
+
+
+@torch.no_grad()
+def main(weights: Path | None = None, photos: Path | None = None, pairs: int = 6, queries: int = 32) -> None:
+    """Measure every setting on the same pairs, points and masks."""
+    world = Additive(CompactWorld.load(weights))
+    source = Layered.of(photos, "val")
+    print("| re-evaluation | per pass | attributed | median error | within 4 px | visible kept | hidden kept out |")
+    print("|---|---|---|---|---|---|---|")
+    for mode, per_pass, attribute in SETTINGS:
+        asked = world if per_pass == 1 else Multiplexed(world, per_pass, attribute=attribute)
+        errors, shown, gone = measure(asked, mode, source, pairs, queries)
+        near, seen, silent = ((errors < NEAR), shown >= Method.visible_from, gone < Method.visible_from)
+        rates = " | ".join(f"{kind.float().mean():.3f}" for kind in (near, seen, silent))
+        print(f"| {mode} | {per_pass} | {attribute} | {errors.median():.2f} | {rates} |", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
