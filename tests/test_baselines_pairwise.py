@@ -160,7 +160,10 @@ def test_every_rival_introduces_itself():
 
 def test_rivals_that_need_nothing_load():
     assert isinstance(rival("static").load(), Tracker)
-    assert isinstance(rival("dis").load(batch=2), Tracker)
+    assert isinstance(rival("dis").load(), Tracker)
+    assert rival("static").identity() == rival("dis").identity() == {}
+    with pytest.raises(InputError, match="dis has no checkpoint; ask for it as 'dis', not 'dis:x'"):
+        rival("dis:x")
 
 
 def test_unknown_rivals_are_named():

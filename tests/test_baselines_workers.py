@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import hashlib
 import shutil
 import sys
 import time
@@ -13,13 +14,14 @@ import torch
 
 from lpa_cwm import InputError
 from lpa_cwm.baselines import external
-from lpa_cwm.baselines.external import COTRACKER3, DODUO, GMRW, SEA_RAFT, load_sea_raft, missing_sea_raft
 from lpa_cwm.baselines.ptlflow import PtlflowFlow
 from lpa_cwm.baselines.settings import settings_file
+from lpa_cwm.baselines.table import RIVALS, rival
 from lpa_cwm.baselines.worker import Checkout, Worker, WorkerTracker
 from lpa_cwm.baselines.workers import sea_raft, serve
 from lpa_cwm.types import Clip, Queries
 
+SEA_RAFT, GMRW, DODUO, COTRACKER3 = (RIVALS[name] for name in ("sea-raft", "gmrw", "doduo", "cotracker3"))
 STAND_INS = Path(__file__).parent / "stand_ins"
 START, STEP = np.array([16, 32]), np.array([8, -4])
 """Corner of the marker in the first frame, and its motion per frame, in x and y."""
@@ -290,6 +292,15 @@ def test_unknown_settings_and_limits_are_refused(place):
             COTRACKER3.load(**{**where, "limit": limit})
 
 
+def test_predictions_are_known_by_their_weights_and_options(place):
+    where = place("gmrw")
+    content = hashlib.sha256(where["checkpoint"].read_bytes()).hexdigest()
+    named = rival(f"gmrw:{where['checkpoint']}")
+    assert named.identity(upsample=4) == {"checkpoint": f"sha256:{content}", "upsample": "4"}
+    assert named.identity(device="cuda") == {"checkpoint": f"sha256:{content}"}
+    assert GMRW.identity() == {}
+
+
 def test_ptlflow_gets_blue_green_red_from_0_to_1():
     class Network(torch.nn.Module):
         """ptlflow's call: (b, 2, 3, h, w) to (b, 1, 2, h, w)."""
@@ -312,10 +323,11 @@ def test_ptlflow_gets_blue_green_red_from_0_to_1():
 def test_sea_raft_goes_through_ptlflow_where_there_is_no_checkout(place, monkeypatch):
     monkeypatch.setattr(external.importlib.util, "find_spec", lambda name: name == "ptlflow")
     monkeypatch.setattr(external, "load_ptlflow", lambda *asked: lambda: asked)
-    assert "needs its checkout" in str(missing_sea_raft())
+    assert "needs its checkout" in str(SEA_RAFT.missing())
     monkeypatch.setenv("LPA_CWM_SEA_RAFT_CHECKPOINT", "tartan")
-    assert missing_sea_raft() is None
-    assert load_sea_raft().flow() == ("sea_raft_m", "tartan")
+    assert SEA_RAFT.missing() is None
+    assert SEA_RAFT.load().flow() == ("sea_raft_m", "tartan")
+    assert SEA_RAFT.identity() == {"checkpoint": "tartan"}
 
 
 def test_workers_speak_old_python():

@@ -17,6 +17,7 @@ from lpa_cwm.baselines.raft.weights import layout_of, renamed
 from lpa_cwm.baselines.smurf import RangeMap, landings
 from lpa_cwm.baselines.table import rival
 from lpa_cwm.data.fetch import RAFT
+from lpa_cwm.types import Clip, Queries
 
 SHARED = Path(__file__).parents[2] / "shared"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared facts and golden files are not here")
@@ -237,6 +238,25 @@ def test_half_an_occlusion_hides():
     xy = torch.tensor([[2.5, 1.5]])
     assert RangeMap()(backward, backward, xy, xy[None])[1].tolist() == [[False]]
     assert RangeMap(limit=0.6)(backward, backward, xy, xy[None])[1].tolist() == [[True]]
+
+
+def test_smurf_runs_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
+    assert "smurf needs its weights: set LPA_CWM_SMURF_CHECKPOINT, or" in str(rival("smurf").missing())
+    np.savez(tmp_path / "smurf.npz", **in_tensorflow(untrained(SMURF).network.state_dict()))
+    monkeypatch.setenv("LPA_CWM_SMURF_CHECKPOINT", str(tmp_path / "smurf.npz"))
+    assert rival("smurf").missing() is None
+    tracker = rival("smurf").load(iterations=1)
+    asked = Queries(torch.tensor([[10.0, 20.0]]), torch.tensor([0]))
+    tracks = tracker.track(Clip(frames(3, 3, 64, 64), "noise"), asked)
+    assert tracks.xy.isfinite().all()
+    assert tracks.strength is not None
+    assert tracks.strength.max() <= 0
+    torch.save(untrained(LARGE).network.state_dict(), tmp_path / "raft.pth")
+    with pytest.raises(InputError, match="holds the weights of another network than smurf"):
+        rival(f"smurf:{tmp_path / 'raft.pth'}").load()
+    identities = [rival(f"smurf:{tmp_path / name}").identity() for name in ("smurf.npz", "raft.pth")]
+    assert identities[0] == rival("smurf").identity() != identities[1]
 
 
 def test_other_files_are_refused(tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpa_cwm.baselines.origins import content_of
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.ptlflow import load_ptlflow
 from lpa_cwm.baselines.settings import settings, settings_file, variable
@@ -15,11 +16,12 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.interfaces import Tracker
 
 FIELDS = ("checkout", "checkpoint", "python", "device", "limit")
+LIMIT = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """One method that a worker runs."""
+    """One method that a worker runs; settings are as given, or else from the environment or the settings file."""
 
     name: str
     evidence: str
@@ -28,27 +30,45 @@ class External:
     """Whether it gives flow between pairs, to which the pairwise rule is applied, or whole tracks."""
     options: tuple[str, ...] = ()
     """Settings of its own, beside those of every worker."""
+    ptlflow: str = ""
+    """Name by which ptlflow has it: where that is installed, a checkpoint is enough."""
 
     def missing(self) -> str | None:
-        """What has to be set or brought, as a sentence."""
+        """What has to be set or brought."""
         try:
-            return self._lacking(self.settings({}))
+            values = self.settings({})
         except InputError as error:
             return str(error)
+        return None if self.through_ptlflow(values) else self.lacking(values)
 
     def load(self, **given: Any) -> Tracker:
-        """Settings as given, or else from the environment or the settings file."""
+        """A worker, which starts when it is first asked; or a network of ptlflow's in this process."""
         values = self.settings(given)
-        if lacking := self._lacking(values):
+        if self.through_ptlflow(values):
+            flow = load_ptlflow(self.ptlflow, str(values["checkpoint"]))
+            return PairwiseTracker(flow, device=values.get("device", "cpu"))
+        if lacking := self.lacking(values):
             raise InputError(lacking)
-        worker = Worker(self._checkout(values))
+        worker = Worker(self.checkout(values))
         return PairwiseTracker(WorkerFlow(worker)) if self.pairwise else WorkerTracker(worker)
+
+    def identity(self, **given: Any) -> dict[str, Any]:
+        """The checkpoint and the method's own settings."""
+        values = self.settings(given)
+        chosen = {key: str(values[key]) for key in self.options if key in values}
+        return {"checkpoint": content_of(values["checkpoint"])} | chosen if "checkpoint" in values else chosen
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Everything that is set, from wherever."""
         return settings(self.name, (*FIELDS, *self.options), given)
 
-    def _lacking(self, values: Mapping[str, Any]) -> str | None:
+    def through_ptlflow(self, values: Mapping[str, Any]) -> bool:
+        """Whether ptlflow can do it, and no checkout is set that would come first."""
+        known = bool(self.ptlflow) and "checkpoint" in values and "checkout" not in values
+        return known and importlib.util.find_spec("ptlflow") is not None
+
+    def lacking(self, values: Mapping[str, Any]) -> str | None:
+        """The first thing that a worker could not do without."""
         for field in ("checkout", "checkpoint"):
             if field not in values:
                 table = f"[{self.name}] of {settings_file()}"
@@ -59,14 +79,15 @@ class External:
             return f"{values['checkout']} is not a checkout of {self.name}: it holds no {self.evidence}."
         return None
 
-    def _checkout(self, values: Mapping[str, Any]) -> Checkout:
+    def checkout(self, values: Mapping[str, Any]) -> Checkout:
+        """The settings in their own types."""
         return Checkout(
             method=self.name.replace("-", "_"),
             checkout=Path(values["checkout"]),
             checkpoint=Path(values["checkpoint"]),
             python=str(values.get("python", sys.executable)),
             device=str(values.get("device", "auto")),
-            limit=seconds(values.get("limit", 1800)),
+            limit=seconds(values.get("limit", LIMIT)),
             options={key: str(values[key]) for key in self.options if key in values},
         )
 
@@ -80,28 +101,3 @@ def seconds(value: Any) -> float:
     if not found > 0:
         raise InputError(f"The time limit {value!r} is not a positive number of seconds.")
     return found
-
-
-SEA_RAFT = External("sea-raft", evidence="core/raft.py", pairwise=True, options=("config",))
-GMRW = External("gmrw", evidence="models/gmrw.py", pairwise=False, options=("upsample",))
-DODUO = External("doduo", evidence="src/models/components/models_corr_seg_flow.py", pairwise=True)
-COTRACKER3 = External("cotracker3", evidence="hubconf.py", pairwise=False)
-
-
-def through_ptlflow(values: Mapping[str, Any]) -> bool:
-    """SEA-RAFT runs in this process where ptlflow is installed, a checkpoint is set and no checkout is."""
-    return "checkout" not in values and "checkpoint" in values and importlib.util.find_spec("ptlflow") is not None
-
-
-def missing_sea_raft() -> str | None:
-    """With ptlflow, a checkpoint is enough."""
-    lacking = SEA_RAFT.missing()
-    return None if lacking and through_ptlflow(SEA_RAFT.settings({})) else lacking
-
-
-def load_sea_raft(**given: Any) -> Tracker:
-    """From the checkout, or else through ptlflow; its checkpoint may then be a name of ptlflow's, such as `tartan`."""
-    values = SEA_RAFT.settings(given)
-    if through_ptlflow(values):
-        return PairwiseTracker(load_ptlflow("sea_raft_m", str(values["checkpoint"])))
-    return SEA_RAFT.load(**given)

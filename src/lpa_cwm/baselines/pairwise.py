@@ -66,6 +66,8 @@ class PairwiseTracker:
     rule: Rule = ForwardBackward()
     batch: int = 4
     """Targets whose flow is in memory at once."""
+    device: str = "cpu"
+    """Where the flow is computed."""
 
     def track(self, clip: Clip, queries: Queries) -> Tracks:
         """Each target frame on its own; nothing is carried from frame to frame."""
@@ -83,10 +85,12 @@ class PairwiseTracker:
         self, clip: Clip, source: int, targets: Int[Tensor, "b"], xy: Float[Tensor, "n 2"]
     ) -> tuple[Float[Tensor, "n b 2"], Bool[Tensor, "n b"], Float[Tensor, "n b"]]:
         """Endpoint, visibility and strength in each target."""
-        after = torch.stack([clip[target] for target in targets.tolist()])
-        before = clip[source].expand_as(after)
+        after = torch.stack([clip[target].to(self.device) for target in targets.tolist()])
+        before = clip[source].to(self.device).expand_as(after)
         # Both directions in one call: an estimator may share what it knows of each frame.
-        forward, backward = self._dense(torch.cat((before, after)), torch.cat((after, before))).chunk(2)
+        flow = self._dense(torch.cat((before, after)), torch.cat((after, before)))
+        # Points are few: they and what is read for them stay where the queries are.
+        forward, backward = flow.to(xy.device).chunk(2)
         column, row = index_of(xy, clip.hw).unbind(-1)
         endpoint = xy + rearrange(forward[:, :, row, column], "b d n -> b n d")
         strength, visible = self.rule(forward, backward, xy, endpoint)
