@@ -65,11 +65,11 @@ class Predict:
         self.report(made, present, len(dataset))
 
     def settings(self) -> dict[str, Any]:
-        """What the tracker is made with; rivals have nothing to set."""
+        """What the tracker is made with; of a rival, only the device is set here."""
         if self.method not in METHODS:
             if self.numbers != Method():
                 raise InputError(f"{self.method} has no numbers to set; leave out --masks, --passes and the like.")
-            return {}
+            return {"device": self.device}
         return {
             "numbers": self.numbers,
             "world": self.world,
@@ -80,10 +80,11 @@ class Predict:
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the predictions, with weights by content."""
+        from lpa_cwm.baselines.table import rival
         from lpa_cwm.files import packaged_weights
 
         if self.method not in METHODS:
-            return {}
+            return rival(self.method).identity()
         names = {"world": self.world, "score": self.score} if self.method == "apa" else {"world": self.world}
         shipped = digest_of(sorted(packaged_weights("").glob("*.safetensors")))
         given = digest_of([self.weights]) if self.weights else None

@@ -84,7 +84,7 @@ class Track:
         if self.method in METHODS:
             names = {"world": self.world, "score": self.score, "weights": self.weights, "device": self.device}
             return hub.tracker(self.method, numbers=self.numbers, quiet=self.json, **names).track(clip, queries)
-        return hub.tracker(self.method).track(clip, queries)
+        return hub.tracker(self.method, device=self.device).track(clip, queries)
 
     def write(self, clip: "Clip", tracks: "Tracks") -> None:
         from lpa_cwm.data.video import write
