@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class Entry(TypedDict):
-    """One line of the list."""
+    """One method of the list."""
 
     name: str
     what: str
@@ -17,7 +17,7 @@ class Entry(TypedDict):
 
 OURS = {
     "uniform": "The world model's candidate responses, all believed alike.",
-    "apa": "Analytic adjudication: candidates weighed by a score field (appearance against motion).",
+    "apa": "Analytic adjudication: candidates weighed by a score field, appearance against motion.",
     "lpa": "Learned adjudication: candidates weighed by a small set transformer.",
 }
 
@@ -37,9 +37,10 @@ class Methods:
             return
         width = max(len(entry["name"]) for entry in entries)
         for entry in entries:
-            state = "runs here" if entry["missing"] is None else f"cannot run here: {entry['missing']}"
+            state = "Runs here." if entry["missing"] is None else f"Missing: {entry['missing']}"
             print(f"{entry['name']:{width}}  {entry['what']}")
-            print(f"{'':{width}}  {entry['licence']}; {entry['source']}; {state}")
+            print(f"{'':{width}}  Licence: {entry['licence']}. From: {entry['source']}.")
+            print(f"{'':{width}}  {state}")
 
 
 def listed() -> list[Entry]:
@@ -47,7 +48,7 @@ def listed() -> list[Entry]:
     from lpa_cwm.baselines.table import RIVALS
 
     ours = [
-        Entry(name=name, what=what, licence="Apache-2.0", source="built in", missing=None)
+        Entry(name=name, what=what, licence="Apache-2.0", source="built in", missing=missing(name))
         for name, what in OURS.items()
     ]
     rivals = [
@@ -55,3 +56,15 @@ def listed() -> list[Entry]:
         for rival in RIVALS.values()
     ]
     return [*ours, *rivals]
+
+
+def missing(name: str) -> str | None:
+    """What one of our methods lacks with the world model and weights of the default."""
+    from lpa_cwm import hub
+    from lpa_cwm.errors import InputError
+
+    try:
+        hub.load(name)
+    except InputError as error:
+        return str(error)
+    return None
