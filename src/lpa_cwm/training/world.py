@@ -24,7 +24,7 @@ from lpa_cwm.training.crops import Share
 from lpa_cwm.training.log import Log, Record
 from lpa_cwm.world.compact.match import PATCH
 from lpa_cwm.world.compact.network import Network, patch_mask, pixels_of
-from lpa_cwm.world.compact.render import Drawing, origins, warp
+from lpa_cwm.world.compact.render import Drawing, pieces
 from lpa_cwm.world.compact.world import FILE
 
 NOISE = 0.05
@@ -148,13 +148,13 @@ def losses(
     drawing: Drawing, source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], hidden: Float[Tensor, "b h w"]
 ) -> Losses:
     """How far the drawing draws the hidden pixels of the target."""
-    pieces = warp(source, origins(drawing.motions, drawing.hw))
-    drawn = (pieces * drawing.weight[:, :, None]).sum(1) + drawing.invention
+    parts = pieces(source, drawing.motions)
+    drawn = (parts * drawing.weight[:, :, None]).sum(1) + drawing.invention
     invented = 1 - drawing.weight.sum(1, keepdim=True)
     own = drawing.invention / invented.clamp(min=1e-4)
-    pieces = torch.cat((pieces, own[:, None]), dim=1)
+    parts = torch.cat((parts, own[:, None]), dim=1)
     share = torch.cat((drawing.weight, invented), dim=1).clamp(min=1e-6)
-    fit = share.log() - (pieces - target[:, None]).square().sum(2) / (2 * NOISE**2)
+    fit = share.log() - (parts - target[:, None]).square().sum(2) / (2 * NOISE**2)
     fit = torch.cat((fit, torch.full_like(invented, -SURPRISE)), dim=1)
 
     def mean(values: Float[Tensor, "b h w"]) -> Float[Tensor, ""]:

@@ -17,8 +17,9 @@ from lpa_cwm.world.compact.render import Drawing
 class Bump:
     """A Gaussian cut off at three standard deviations, sampled at the pixels' centres, the same in all channels."""
 
-    sigma: float = 3.0
-    amplitude: float = 0.5
+    sigma: float = 2.0
+    amplitude: float = 0.03
+    """So small that a response of half the weight is what the visibility rule counts as seen."""
 
     @property
     def radius(self) -> float:

@@ -21,8 +21,12 @@ STRIDE = 2
 """Spacing of the coarse search over the source, in pixels."""
 BLOCK = 4
 """Side of the squares of coarse positions of which only the best is kept."""
-FURTHER = 0.005
+FURTHER = 0.03
 """Relative rise of the error per pixel of motion: among the chance likenesses of noise a near one is preferred."""
+MEAN = 0.1
+"""Weight of a patch's means among its low frequencies: light changes them."""
+COLOUR = 0.01
+"""Weight of the difference of mean colours, which light changes, against that of the shapes."""
 FLOOR = 2e-4
 """Mean squared error that counts as none."""
 LUMA = (0.299, 0.587, 0.114)
@@ -38,6 +42,8 @@ class Matches:
     """Mean squared difference of the patches after their mean colours are removed."""
     colour_error: Float[Tensor, "b p k"]
     """Mean squared difference of their mean colours."""
+    light: Float[Tensor, "b p k 3"]
+    """Mean colour of the patch minus that of its place in the source."""
     information: Float[Tensor, "b p k 3"]
     """Mean of the products xx, xy, yy of the source's gradient: which components of the offset are certain."""
     detail: Float[Tensor, "b p"]
@@ -60,7 +66,7 @@ def patch_centres(hw: tuple[int, int], device: torch.device | None = None) -> Fl
 
 
 def smooth_basis(device: torch.device | None = None) -> Float[Tensor, "c 3 8 8"]:
-    """Orthonormal low frequencies of a patch: 5x5 of its brightness, 2x2 of both its colours, means at half weight."""
+    """Orthonormal low frequencies of a patch: 5x5 of its brightness, 2x2 of both its colours, means at `MEAN`."""
     steps = torch.arange(PATCH, device=device) + 0.5
     waves = torch.stack([torch.cos(math.pi * i * steps / PATCH) for i in range(5)])
     waves = waves / waves.norm(dim=1, keepdim=True)
@@ -70,7 +76,7 @@ def smooth_basis(device: torch.device | None = None) -> Float[Tensor, "c 3 8 8"]
     for colour, order in zip(colours, (5, 2, 2), strict=True):
         for i in range(order):
             for j in range(order):
-                wave = torch.outer(waves[i], waves[j]) * (0.5 if i == j == 0 else 1.0)
+                wave = torch.outer(waves[i], waves[j]) * (MEAN if i == j == 0 else 1.0)
                 planes.append(colour[:, None, None] * wave)
     return torch.stack(planes)
 
@@ -158,7 +164,7 @@ def match(
     centres = patch_centres(hw, source.device)[patches]
     pixels = rearrange(target, "b c (i u) (j v) -> b (i j) c u v", u=PATCH, v=PATCH)
     pixels = pixels.gather(1, patches[:, :, None, None, None].expand(-1, -1, 3, PATCH, PATCH))
-    offset = coarse_search(source, pixels, centres, keep=2 * keep)
+    offset = coarse_search(source, pixels, centres, keep=3 * keep)
     colour = rearrange(pixels, "b p c u v -> b p c (u v)")
     patch = torch.einsum("bpcs,c->bps", colour, source.new_tensor(LUMA))
     grey = grey_and_gradient(source)
@@ -184,7 +190,7 @@ def measure(
     x, y = seen[..., 4, :], seen[..., 5, :]
     information = torch.stack((x.square().mean(-1), (x * y).mean(-1), y.square().mean(-1)), dim=-1)
     offset = place - centres[:, :, None]
-    cost = (shape_error + 0.25 * colour_error + FLOOR) * (1 + FURTHER * offset.norm(dim=-1))
+    cost = (shape_error + COLOUR * colour_error + FLOOR) * (1 + FURTHER * offset.norm(dim=-1))
     cost = drop_repeats(cost, place)
     best = cost.argsort(-1)[..., :keep]
     pairs = best[..., None]
@@ -192,6 +198,7 @@ def measure(
         offset=offset.gather(2, pairs.expand(-1, -1, -1, 2)),
         shape_error=(shape_error + 1.0 * (cost > 5)).gather(2, best),
         colour_error=colour_error.gather(2, best),
+        light=-mean.gather(2, pairs.expand(-1, -1, -1, 3)),
         information=information.gather(2, pairs.expand(-1, -1, -1, 3)),
         detail=torch.einsum("bpcs,c->bps", colour, layers.new_tensor(LUMA)).var(-1),
     )

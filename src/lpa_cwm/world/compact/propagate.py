@@ -16,7 +16,7 @@ from lpa_cwm.geometry import inside
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import COARSE_STRIDE, agreement, silent
 from lpa_cwm.world.compact.match import PATCH, patch_centres
-from lpa_cwm.world.compact.read import EVIDENCE, LEAST, Voters, kinship
+from lpa_cwm.world.compact.read import EVIDENCE, LEAST, Voters
 
 HIDDEN = 24
 UNIT = 64.0
@@ -29,12 +29,21 @@ class Motions:
 
     offset: Float[Tensor, "b p k 2"]
     linear: Float[Tensor, "b p k 2 2"]
+    light: Float[Tensor, "b p k 3"]
+    """Change of colour on the way."""
     log_mass: Float[Tensor, "b p k"]
     """Logarithm of the share of the voters' weight behind each motion."""
     claim: Float[Tensor, "b p"]
     """Log-sum of all answers: low where no voter speaks for the cell."""
     identity: Float[Tensor, "b p k c"]
     """Weighted mean description of the places the motion's voters come from."""
+
+
+def foretold(voters: Voters, xy: Float[Tensor, "b p 2"]) -> Float[Tensor, "b p v 2"]:
+    """The offset each point would have, moved with each voter."""
+    turned = torch.einsum("bvde,bpe->bpvd", voters.linear, xy)
+    own = voters.offset - torch.einsum("bvde,bve->bvd", voters.linear, voters.centre)
+    return turned + own[:, None]
 
 
 def precision(information: Float[Tensor, "b v 3"]) -> Float[Tensor, "b v 2"]:
@@ -104,11 +113,18 @@ class Propagator(nn.Module):
         self.crowd = nn.Parameter(torch.tensor(2.0))
         self.log_stiffness = nn.Parameter(torch.tensor(-6.0))
 
+    def kinship(self, voters: Voters) -> Float[Tensor, "b v v"]:
+        """How far the motion around one voter (row) foretells the offset of another (column)."""
+        told = foretold(voters, voters.centre).transpose(1, 2)
+        miss = (told - voters.offset[:, None]).square().sum(-1)
+        apart = torch.cdist(voters.centre, voters.centre)
+        return torch.exp(-(0.5 * miss / (self.slack.square() + (self.stretch * apart).square())).clamp(max=LEAST))
+
     def answers(
         self, voters: Voters, centres: Float[Tensor, "p 2"], context: Float[Tensor, "b c h w"]
     ) -> Float[Tensor, "b p v"]:
         """Logits of every voter for every cell."""
-        origin = centres[:, None] + voters.offset[:, None]
+        origin = centres[:, None] + foretold(voters, centres.expand(len(context), -1, -1))
         points = rearrange(origin, "b p v d -> b (p v) d")
         seen = read(context, points / COARSE_STRIDE).unflatten(1, (len(centres), -1))
         same = agreement(seen[..., : self.channels], voters.place[:, None, :, : self.channels], self.groups)
@@ -127,7 +143,7 @@ class Propagator(nn.Module):
         centres = patch_centres(hw, context.device)
         answers = self.answers(voters, centres, context)
         weight = (answers - answers.detach().amax(-1, keepdim=True)).clamp(min=-LEAST).softmax(-1)
-        kin = kinship(voters.offset, voters.centre, self.slack, self.stretch)
+        kin = self.kinship(voters)
         power = 1 + self.crowd.abs()
         seeds = strongest(weight.detach(), kin.detach(), power.detach(), self.motions)
         shares = divide(weight, kin, seeds)
@@ -135,8 +151,9 @@ class Propagator(nn.Module):
         mass = (shares + 1e-9).pow(power).sum(-1).pow(1 / power)
         relative = shares / (shares.sum(-1, keepdim=True) + 1e-8)
         offset, linear = fit(relative, voters, centres, self.log_stiffness.exp())
+        light = torch.einsum("bpkv,bvc->bpkc", relative, voters.light)
         identity = torch.einsum("bpkv,bvc->bpkc", relative, voters.place)
-        return Motions(offset, linear, torch.log(mass + 1e-6), answers.logsumexp(-1), identity)
+        return Motions(offset, linear, light, torch.log(mass + 1e-6), answers.logsumexp(-1), identity)
 
 
 def strongest(
@@ -145,7 +162,7 @@ def strongest(
     """For each cell the voters whose motion most weight agrees on, each after the ones before are explained."""
     left, seeds = weight, []
     for _ in range(count):
-        seed = ((left + 1e-9).pow(power) @ kin * left).argmax(-1)
+        seed = ((left + 1e-9).pow(power) @ kin.mT * left).argmax(-1)
         seeds.append(seed)
         left = left * (1 - rows(kin, seed))
     return torch.stack(seeds, dim=-1)

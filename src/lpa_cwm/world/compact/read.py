@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import COARSE_STRIDE, mlp
-from lpa_cwm.world.compact.match import FLOOR, PATCH, Matches
+from lpa_cwm.world.compact.match import COLOUR, FLOOR, PATCH, Matches
+from lpa_cwm.world.compact.turn import local_linear
 
 ROUNDS = 2
 LEAST = 25.0
@@ -23,7 +24,10 @@ class Voters:
 
     centre: Float[Tensor, "b v 2"]
     offset: Float[Tensor, "b v 2"]
+    linear: Float[Tensor, "b v 2 2"]
+    """How the offset changes around the voter."""
     log_belief: Float[Tensor, "b v"]
+    light: Float[Tensor, "b v 3"]
     information: Float[Tensor, "b v 3"]
     evidence: Float[Tensor, "b v e"]
     place: Float[Tensor, "b v c"]
@@ -80,7 +84,7 @@ class Reader(nn.Module):
         """The most believed hypotheses, `voices` times as many as there are patches."""
         n, k = matches.shape_error.shape[1:]
         evidence = evidence_of(matches)
-        cost = matches.shape_error + 0.25 * matches.colour_error
+        cost = matches.shape_error + COLOUR * matches.colour_error
         unary = self.unary(evidence)[..., 0] - self.trust * torch.log(cost + FLOOR) - self.rest * evidence[..., -1]
         centre = centres.repeat_interleave(k, dim=1)
         offset = matches.offset.flatten(1, 2)
@@ -95,7 +99,9 @@ class Reader(nn.Module):
         return Voters(
             centre=chosen(centre),
             offset=chosen(offset),
+            linear=local_linear(chosen(centre), chosen(offset), log_belief),
             log_belief=log_belief,
+            light=chosen(matches.light.flatten(1, 2)),
             information=chosen(matches.information.flatten(1, 2)),
             evidence=chosen(torch.cat((evidence, consent), dim=-1).flatten(1, 2)),
             place=chosen(place),

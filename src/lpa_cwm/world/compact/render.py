@@ -20,7 +20,7 @@ from lpa_cwm.world.compact.propagate import Motions
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How a target frame is drawn: the sum over k of weight times source at origin, plus invention."""
+    """How a target frame is drawn: the sum over k of weight times (source at origin plus light), plus invention."""
 
     motions: Motions
     weight: Float[Tensor, "b k h w"]
@@ -50,10 +50,20 @@ def warp(image: Float[Tensor, "b c h w"], places: Float[Tensor, "b k i j 2"]) ->
     return rearrange(values, "b (k i j) c -> b k c i j", k=k, i=i, j=j)
 
 
+def spread(values: Float[Tensor, "b p k f"], columns: int, side: int) -> Float[Tensor, "b k f h w"]:
+    """Values of the cells repeated over squares of `side` pixels."""
+    return repeat(values, "b (r c) k f -> b k f (r i) (c j)", c=columns, i=side, j=side)
+
+
+def pieces(source: Float[Tensor, "b 3 h w"], motions: Motions) -> Float[Tensor, "b k 3 h w"]:
+    """The frame as each motion alone would have it."""
+    hw = (source.shape[-2], source.shape[-1])
+    return warp(source, origins(motions, hw)) + spread(motions.light, hw[1] // PATCH, PATCH)
+
+
 def draw(source: Float[Tensor, "b 3 h w"], drawing: Drawing) -> Float[Tensor, "b 3 h w"]:
-    """The predicted frame; linear in the source up to the invention."""
-    pieces = warp(source, origins(drawing.motions, drawing.hw))
-    return (pieces * drawing.weight[:, :, None]).sum(1) + drawing.invention
+    """The predicted frame; linear in the source up to light and invention."""
+    return (pieces(source, drawing.motions) * drawing.weight[:, :, None]).sum(1) + drawing.invention
 
 
 class Renderer(nn.Module):
@@ -82,20 +92,16 @@ class Renderer(nn.Module):
     ) -> Drawing:
         """The drawing of the frame; `shown` is the target where visible, else zero, and whether it is."""
         hw = (source.shape[-2], source.shape[-1])
-        columns = hw[1] // PATCH
-        coarse = PATCH // FINE_STRIDE
-
-        def spread(values: Tensor) -> Tensor:
-            return repeat(values, "b (r c) k f -> b k f (r i) (c j)", c=columns, i=coarse, j=coarse)
-
+        cells = hw[1] // PATCH, PATCH // FINE_STRIDE
         places = origins(motions, hw, FINE_STRIDE)
         seen = warp(torch.cat((fine, F.avg_pool2d(source, FINE_STRIDE)), dim=1), places / FINE_STRIDE)
         compared, unary, colour = seen.split((self.channels, self.unary, 3), dim=2)
-        identity = spread(self.identify(motions.identity))
+        colour = colour + spread(motions.light, *cells)
+        identity = spread(self.identify(motions.identity), *cells)
         same = agreement(compared.movedim(2, -1), identity.movedim(2, -1), self.groups).movedim(-1, 2)
-        log_mass = spread(motions.log_mass[..., None])
+        log_mass = spread(motions.log_mass[..., None], *cells)
         known = torch.cat((log_mass / 4, same, unary, colour - 0.5), dim=2).flatten(1, 2)
-        claim = spread(motions.claim[:, :, None, None])[:, 0] / 4
+        claim = spread(motions.claim[:, :, None, None], *cells)[:, 0] / 4
         told = F.avg_pool2d(shown, FINE_STRIDE)
         out = self.pyramid(torch.cat((known, claim, told), dim=1))[0]
         prior = log_mass[:, :, 0] + torch.einsum("g,bkghw->bkhw", self.likeness, same)
