@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WORLDS = ("toy", "opt-cwm", "opt-cwm-512")
+WORLDS = ("toy", "compact", "compact-total", "opt-cwm", "opt-cwm-512")
 METHODS = ("uniform", "apa", "lpa")
 SCORES = ("compact", "adm")
 WORLD, METHOD = "toy", "uniform"

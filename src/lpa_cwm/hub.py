@@ -16,6 +16,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import cache_dir, packaged_weights
 from lpa_cwm.interfaces import Adjudicator, ScoreField, Tracker, WorldModel
 from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.world.compact.world import CompactWorld
 from lpa_cwm.world.multiplex import multiplex
 from lpa_cwm.world.opt_cwm.checkpoint import load_folder
 from lpa_cwm.world.toy import ToyWorld
@@ -49,6 +50,8 @@ def load_world(name: str) -> WorldModel:
     """A world model by name."""
     if name == "toy":
         return ToyWorld(error=6.0, wrong=0.4)
+    if name in ("compact", "compact-total"):
+        return CompactWorld.load(intervention="total" if name.endswith("total") else "content")
     if name in ("opt-cwm", "opt-cwm-512"):
         return load_folder(cache_dir() / "opt-cwm", 512 if name.endswith("512") else 256)
     raise InputError(f"{name!r} is no known world model; choose one of {', '.join(WORLDS)}.")
