@@ -162,7 +162,7 @@ def test_rivals_that_need_nothing_load():
     assert isinstance(rival("static").load(), Tracker)
     assert isinstance(rival("dis").load(), Tracker)
     assert rival("static").identity() == rival("dis").identity() == {}
-    with pytest.raises(InputError, match="dis has no checkpoint; ask for it as 'dis', not 'dis:x'"):
+    with pytest.raises(InputError, match="dis takes no checkpoint; ask for it as 'dis', not 'dis:x'"):
         rival("dis:x")
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from lpa_cwm.baselines.official import load_official, missing_official
 from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker, Rule
 from lpa_cwm.baselines.raft import LARGE, SMALL, Layout, RaftFlow, read_raft
 from lpa_cwm.baselines.settings import settings, settings_file, variable
 from lpa_cwm.data.download import sha256_of
-from lpa_cwm.data.fetch import RAFT
+from lpa_cwm.data.fetch import OPT_CWM, RAFT
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import cache_dir
 from lpa_cwm.interfaces import Tracker
 
 ITERATIONS = 12
@@ -101,6 +103,23 @@ class RaftFile:
         if not Path(found).is_file():
             raise InputError(f"The checkpoint of {self.name}, {found}, does not exist.")
         return Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class OptCwmFiles:
+    """Opt-CWM by its own protocol, from its published files or what `lpa-cwm convert` made of them."""
+
+    def missing(self) -> str | None:
+        """The files have to be fetched once."""
+        return missing_official()
+
+    def load(self, device: str = "cpu") -> Tracker:
+        """At the size of the published evaluation."""
+        return load_official(device=device)
+
+    def identity(self) -> dict[str, Any]:
+        """Whatever files there are."""
+        return {path.name: content_of(path) for path in sorted((cache_dir() / OPT_CWM.folder).glob("*cwm*"))}
 
 
 def content_of(checkpoint: Path | str) -> str:

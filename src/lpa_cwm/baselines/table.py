@@ -5,7 +5,7 @@ from typing import Any
 
 from lpa_cwm.baselines.dis import Dis
 from lpa_cwm.baselines.external import External
-from lpa_cwm.baselines.origins import BuiltIn, Origin, RaftFile
+from lpa_cwm.baselines.origins import BuiltIn, OptCwmFiles, Origin, RaftFile
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.raft import SMURF
 from lpa_cwm.baselines.smurf import RangeMap
@@ -102,6 +102,13 @@ _ALL = (
         source="github.com/facebookresearch/co-tracker",
         origin=External("cotracker3", "hubconf.py", pairwise=False),
     ),
+    Rival(
+        name="opt-cwm",
+        what="Opt-CWM by its own protocol: 512 px, masks for each query, four zooms, whole pixels.",
+        licence="none given: all rights reserved",
+        source="lpa-cwm fetch opt-cwm",
+        origin=OptCwmFiles(),
+    ),
 )
 
 RIVALS: dict[str, Rival] = {rival.name: rival for rival in _ALL}
@@ -114,6 +121,6 @@ def rival(method: str) -> Rival:
         raise InputError(f"{name!r} is no known method; choose one of {', '.join(RIVALS)}.")
     if not path:
         return RIVALS[name]
-    if isinstance(RIVALS[name].origin, BuiltIn):
-        raise InputError(f"{name} has no checkpoint; ask for it as {name!r}, not {method!r}.")
+    if isinstance(RIVALS[name].origin, BuiltIn | OptCwmFiles):
+        raise InputError(f"{name} takes no checkpoint; ask for it as {name!r}, not {method!r}.")
     return replace(RIVALS[name], given={"checkpoint": path})
