@@ -1,0 +1,59 @@
+"""What the compact world model costs per (query, target), content only against total effect, and its peak memory.
+
+python benchmarks/compact.py [--photos FOLDER]
+"""
+
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.config import Method
+from lpa_cwm.data.layered import Layered
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Clip, Grid
+from lpa_cwm.world.compact.world import CompactWorld
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Time one frame pair with M = 10, R = 1 and masks of the re-evaluation shared by all queries."""
+
+    photos: Path | None = None
+    """Photographs to make the pair from; a procedural one without."""
+    queries: int = 32
+    total_queries: int = 2
+    """Queries of the total-effect mode, which shares almost nothing between them."""
+    threads: int = 2
+
+    def run(self):
+        torch.set_num_threads(self.threads)
+        example = Layered.of(self.photos, "val").pair(3, 256)
+        clip = Clip(torch.stack((example.source, example.target)), "benchmark")
+        content = self.seconds(CompactWorld.load(), clip, self.queries, repeats=3)
+        total = self.seconds(CompactWorld.load(intervention="total"), clip, self.total_queries, repeats=1)
+        print(f"content only: {content:.4f} s per (query, target), {self.queries} queries, {self.threads} threads")
+        print(f"total effect: {total:.4f} s, {total / content:.0f} times as much")
+        self.seconds(CompactWorld.load(), clip, 64, repeats=1)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"peak memory with 64 queries: {peak:.2f} GB")
+
+    def seconds(self, world, clip, count, repeats):
+        """The fastest of several runs, per query."""
+        tracker = CwmTracker(world, uniform, Method(masks=10, passes=1, reevaluation="joint"))
+        queries = Grid(8).on(clip.hw)
+        some = type(queries)(queries.xy[:count], queries.frame[:count])
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            tracker.track(clip, some)
+            times.append(time.perf_counter() - start)
+        return min(times) / count
+
+
+if __name__ == "__main__":
+    tyro.cli(Compact).run()
