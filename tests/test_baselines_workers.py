@@ -3,8 +3,11 @@
 import argparse
 import ast
 import hashlib
+import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -214,6 +217,25 @@ def test_a_worker_that_hangs_is_stopped(echo):
     with pytest.raises(InputError, match=r"gave no answer within 3 s and was stopped; its last words: waiting"):
         echo("import time; print('waiting', flush=True); time.sleep(600)", limit=3.0).track(clip(), queries())
     assert time.monotonic() - began < 60
+
+
+def test_an_interrupt_ends_the_worker_too(echo, tmp_path):
+    tracker = echo("import time; open(__file__ + '.pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    began = time.monotonic()
+    alarm = threading.Thread(target=interrupt_when_there, args=(tmp_path / "echo.py.pid",))
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        tracker.track(clip(), queries())
+    alarm.join()
+    assert time.monotonic() - began < 60
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "echo.py.pid").read_text()), 0)
+
+
+def interrupt_when_there(path):
+    while not (path.exists() and path.read_text()):
+        time.sleep(0.05)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 def test_a_worker_that_asks_for_input_gets_none(echo):

@@ -74,6 +74,11 @@ class Running:
                 found = answer.result(timeout=self.checkout.limit)
             except TimeoutError:
                 self.fail(f"gave no answer within {self.checkout.limit:g} s and was stopped")
+            except KeyboardInterrupt:
+                # The worker has a session of its own and did not hear it; without its end the thread would wait on.
+                kill(self.process)
+                self.end()
+                raise
         if found is None:
             self.fail("stopped without an answer")
         return found
