@@ -1,9 +1,18 @@
 """Clips that need no file from the user."""
 
+from pathlib import Path
+
+from lpa_cwm.data.video import read
 from lpa_cwm.types import Clip
 from lpa_cwm.world.toy import ToyMotion, toy_clip
 
+BODIES = Path(__file__).parent / "clips" / "bodies.mp4"
+"""Two seconds of the simulator's `hard` recipe with invented shapes and pictures."""
+
 
 def bundled_clip(world: str) -> Clip:
-    """A clip to try things on; the toy world has one of its own."""
-    return toy_clip(ToyMotion(shift=(0.006, -0.004), turn=0.012, zoom=1.004, disc=(0.68, 0.42, 0.1)), 24, name="toy")
+    """A clip to try things on; the toy world understands only its own."""
+    if world == "toy":
+        motion = ToyMotion(shift=(0.006, -0.004), turn=0.012, zoom=1.004, disc=(0.68, 0.42, 0.1))
+        return toy_clip(motion, 24, name="toy")
+    return read(BODIES)
