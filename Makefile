@@ -19,7 +19,7 @@ help:            ## list the targets
 	touch $@
 
 demo: .venv/core  ## follow points through the bundled clip, offline
-	$(BIN)/lpa-cwm track --grid 4 --out demo/overlay.mp4 --save demo/tracks.csv
+	$(BIN)/lpa-cwm track --grid 5 --reevaluation joint --out demo/overlay.mp4 --save demo/tracks.csv
 
 test: .venv/dev   ## the default suite: lint, types, layers, laws
 	$(BIN)/python -m pytest -n 2
