@@ -23,10 +23,8 @@ from lpa_cwm.world.multiplex import Multiplexed
 
 NEAR = 4.0
 SETTINGS = (
-    ("query", 1, True),
     ("pool", 1, True),
     ("joint", 1, True),
-    ("joint", 2, True),
     ("joint", 4, True),
     ("joint", 4, False),
     ("joint", 8, True),
@@ -61,11 +59,15 @@ class Additive:
 
 
 def questions(example, count, index):
-    """Random source points, where they go and whether they are seen there."""
-    side = example.source.shape[-1]
-    pixel = torch.randint(side, (count, 2), generator=generator("multiplex", "points", index))
-    xy = pixel + 0.5
-    return xy, xy + example.flow[:, pixel[:, 1], pixel[:, 0]].T, example.visible[pixel[:, 1], pixel[:, 0]]
+    """Random source points, half of them hidden in the target if there are any; where they go and whether seen."""
+    places = []
+    for kind in (example.visible, ~example.visible & example.flow.isfinite().all(0)):
+        rows = kind.nonzero()
+        order = torch.randperm(len(rows), generator=generator("multiplex", "points", index))
+        places.append(rows[order[: count // 2]])
+    row, column = torch.cat(places).unbind(1)
+    xy = torch.stack((column, row), dim=1) + 0.5
+    return xy, xy + example.flow[:, row, column].T, example.visible[row, column]
 
 
 def measure(world, mode, pairs, count, queries):
@@ -84,7 +86,7 @@ def measure(world, mode, pairs, count, queries):
 
 
 @torch.no_grad()
-def main(weights: Path | None = None, photos: Path | None = None, pairs: int = 6, queries: int = 32) -> None:
+def main(weights: Path | None = None, photos: Path | None = None, pairs: int = 4, queries: int = 32) -> None:
     """Measure every setting on the same pairs, points and masks."""
     world = Additive(CompactWorld.load(weights))
     source = Layered.of(photos, "val")

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lpa_cwm.config import Method
 from lpa_cwm.errors import InputError
+from lpa_cwm.hub import load
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.probe import magnitude, peak_of
 from lpa_cwm.sampling import unit_range
@@ -110,3 +112,10 @@ def test_a_world_that_cannot_is_refused_unless_nothing_is_asked_of_it():
     world = ToyWorld()
     assert multiplex(world, 1) is world
     assert isinstance(multiplex(JointToy(), 4), Multiplexed)
+
+
+def test_queries_that_share_no_masks_are_not_asked_together():
+    with pytest.raises(InputError, match="choose the joint re-evaluation"):
+        load("uniform", JointToy(), Method(per_pass=4, reevaluation="pool"))
+    assert isinstance(load("uniform", JointToy(), Method(per_pass=4, reevaluation="joint")).world, Multiplexed)
+    assert isinstance(load("uniform", JointToy(), Method(per_pass=4, passes=0)).world, Multiplexed)

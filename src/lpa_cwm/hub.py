@@ -38,6 +38,11 @@ def load(
     world = load_world(world) if isinstance(world, str) else world
     method = load_adjudicator(method, score, weights, device) if isinstance(method, str) else method
     numbers = numbers or Method()
+    if numbers.per_pass > 1 and numbers.passes and numbers.reevaluation != "joint":
+        raise InputError(
+            f"Asking about {numbers.per_pass} queries per pass needs masks that all of them share; "
+            "choose the joint re-evaluation."
+        )
     return CwmTracker(multiplex(world, numbers.per_pass), method, numbers, device, quiet)
 
 
