@@ -4,6 +4,7 @@ import argparse
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
 
@@ -315,6 +316,26 @@ def test_the_official_tracker_follows_a_clip():
     assert tracks.xy[1, 0].isnan().all()
     assert torch.equal(tracks.xy[:, 2] % 1, torch.full((2, 2), 0.5))
     assert torch.equal(tracker.track(clip, queries).xy.nan_to_num(), tracks.xy.nan_to_num())
+
+
+def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpoint():
+    source, target = torch.rand(2, 3, 90, 122, generator=torch.Generator().manual_seed(4))
+    tracker = OfficialTracker(random_world(), replace(OFFICIAL, masks=1, passes=4))
+    pixel = torch.tensor([[121, 0]])
+    passes = [glances[0] for glances in tracker.follow(source, target, pixel, torch.Generator().manual_seed(0))]
+    assert [(g.views[1].height, g.views[1].width) for g in passes] == [
+        (90, 122),
+        (90, 90),
+        (67, 67),
+        (50, 50),
+        (37, 37),
+    ]
+    assert [tuple(g.response.shape[-2:]) for g in passes][1:] == [(90, 90), (67, 67), (50, 50), (37, 37)]
+    for before, after in pairwise(passes):
+        for which, held in ((0, pixel[0]), (1, before.endpoint)):
+            outer, inner = before.views[which], after.views[which]
+            assert outer.x <= inner.x <= held[0] < inner.x + inner.width <= outer.x + outer.width
+            assert outer.y <= inner.y <= held[1] < inner.y + inner.height <= outer.y + outer.height
 
 
 @golden
