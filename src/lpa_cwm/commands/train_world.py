@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lpa_cwm.data.pairs import PairSource
+    from lpa_cwm.data.photographs import Split
+    from lpa_cwm.world.compact.network import Network
 
 
 @dataclass(frozen=True)
@@ -11,7 +17,9 @@ class TrainWorld:
     photos: Path | None = None
     """Folder of photographs for layered scenes; procedural pictures without one."""
     natural: Path | None = None
-    """Folder of videos, to make two fifths of the pairs."""
+    """Folder of videos, two fifths of the pairs."""
+    assets: Path | None = None
+    """Folder of objects and textures for simulated scenes, a fifth of the pairs; needs the extra `sim`."""
     cache: Path = Path("runs/natural")
     """Where decoded videos are kept."""
     out: Path = Path("runs/world")
@@ -24,6 +32,8 @@ class TrainWorld:
     """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
     batch: int = 8
     """Pairs per update and process."""
+    sizes: tuple[int, ...] = (128, 192)
+    """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
     rate: float = 1e-3
     """Learning rate."""
     workers: int = 1
@@ -32,6 +42,8 @@ class TrainWorld:
     """Threads of the network on a CPU."""
     every: int = 100
     """Updates between checkpoints and lines of the log."""
+    check_every: int = 500
+    """Updates between evaluations on a few held-out pairs, which go into the log."""
     evaluate: bool = False
     """Train nothing; print the figures of `begin` (of the weights that ship if not given) on held-out pairs."""
     pairs: int = 24
@@ -49,31 +61,52 @@ class TrainWorld:
 
     def trained(self) -> Path:
         """Train and write the weights."""
-        from lpa_cwm.data.layered import Layered
-        from lpa_cwm.data.natural import NaturalVideo
-        from lpa_cwm.data.pairs import Mixture, PairSource
+        from lpa_cwm.data.pairs import Mixture
         from lpa_cwm.training import world
         from lpa_cwm.training.crops import Crops
 
-        pairs: PairSource = Crops(Layered.of(self.photos, "train"))
-        if self.natural is not None:
-            videos = NaturalVideo.of(self.natural, self.cache, "train")
-            pairs = Mixture((pairs, videos), (0.6, 0.4))
-        schedule = world.Schedule(batch=self.batch, rate=self.rate)
-        trainer = world.Trainer(pairs, schedule, self.out, self.every, self.workers, self.begin)
+        layered, *others = self.sources("train")
+        shares = (0.4, 0.4, 0.2) if self.natural else (0.8, 0.2)
+        pairs = Mixture((Crops(layered), *others), shares[: 1 + len(others)])
+        schedule = world.Schedule(batch=self.batch, sizes=self.sizes, rate=self.rate)
+        trainer = world.Trainer(
+            pairs, schedule, self.out, self.every, self.workers, self.begin, self.check, self.check_every
+        )
         return trainer.fit(world.Ending(self.steps, self.cooldown))
+
+    def check(self, network: "Network") -> dict[str, float]:
+        """A few figures on a few held-out layered pairs, for the log."""
+        from lpa_cwm.config import Method
+        from lpa_cwm.data.layered import Layered
+        from lpa_cwm.training.world_evaluate import evaluate
+        from lpa_cwm.world.compact.world import CompactWorld
+
+        return evaluate(CompactWorld(network), Layered.of(self.photos, "val"), range(6), Method(masks=3))
 
     def measured(self) -> str:
         """A table of figures."""
         from lpa_cwm.config import Method
-        from lpa_cwm.data.layered import Layered
-        from lpa_cwm.data.natural import NaturalVideo
-        from lpa_cwm.data.pairs import PairSource
         from lpa_cwm.training.world_evaluate import evaluate, table
         from lpa_cwm.world.compact.world import CompactWorld
 
         model = CompactWorld.load(self.begin)
-        sources: list[PairSource] = [Layered.of(self.photos, "val")]
+        columns = {}
+        for source in self.sources("val"):
+            columns[source.name] = evaluate(model, source, range(self.pairs), Method())
+        return table(columns)
+
+    def sources(self, split: "Split") -> "list[PairSource]":
+        """Layered scenes, then what else was asked for."""
+        from lpa_cwm.data.layered import Layered
+        from lpa_cwm.data.natural import NaturalVideo
+
+        found: list[PairSource] = [Layered.of(self.photos, split)]
         if self.natural is not None:
-            sources.append(NaturalVideo.of(self.natural, self.cache, "val"))
-        return table({source.name: evaluate(model, source, range(self.pairs), Method()) for source in sources})
+            found.append(NaturalVideo.of(self.natural, self.cache, split))
+        if self.assets is not None:
+            from lpa_cwm.data.sim.assets import Assets
+            from lpa_cwm.data.sim.pairs import SimulatedPairs
+            from lpa_cwm.data.sim.recipe import recipe_named
+
+            found.append(SimulatedPairs(recipe_named("movi"), Assets.of(self.assets, split), name=f"simulated_{split}"))
+        return found

@@ -120,7 +120,7 @@ class Run:
 
     def follow(self) -> None:
         """Move the average towards the weights, faster at the beginning."""
-        share = max(0.002, 1 / (self.step + 1) ** 0.75)
+        share = max(0.01, 1 / (self.step + 1) ** 0.75)
         for slow, fast in zip(self.average.parameters(), self.network.parameters(), strict=True):
             slow.lerp_(fast.detach(), share)
 
@@ -215,8 +215,9 @@ class Trainer:
     """Background processes that make pairs."""
     begin: Path | None = None
     """Weights to begin with when there is no checkpoint."""
-    evaluate: Callable[[Network], Record] | None = None
-    evaluate_every: int = 500
+    check: Callable[[Network], dict[str, float]] | None = None
+    """Figures of the averaged weights for the log."""
+    check_every: int = 500
 
     def fit(self, ending: Ending) -> Path:
         """Train, going on from the checkpoint in `out` if there is one; the path of the averaged weights."""
@@ -283,7 +284,7 @@ class Trainer:
             "rate": run.optimiser.param_groups[0]["lr"],
             "cpu_hours": run.seconds / 3600,
         }
-        due = run.step % self.evaluate_every == 0 or run.step == ending.steps
-        if self.evaluate is not None and due:
-            line |= self.evaluate(run.average)
+        due = run.step % self.check_every == 0 or run.step == ending.steps
+        if self.check is not None and due:
+            line |= self.check(run.average)
         return line

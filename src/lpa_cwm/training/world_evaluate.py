@@ -1,7 +1,7 @@
 """How well a compact world model predicts and what limits it, on pairs it never saw, some with known motion."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -34,12 +34,15 @@ class Points:
 
     @classmethod
     def of(cls, example: Example, count: int, index: int) -> "Points":
-        """Random points that move, at most `count`, of an example whose motion is known."""
+        """Random points of an example with known motion: at most `count` that move, half as many that get hidden."""
         assert example.flow is not None
         assert example.visible is not None
-        moving = (example.flow.norm(dim=0) > MOVING).nonzero()
-        order = torch.randperm(len(moving), generator=generator("world", "points", index))[:count]
-        rows, columns = moving[order].unbind(-1)
+        draw = generator("world", "points", index)
+        chosen = []
+        for places, most in ((example.flow.norm(dim=0) > MOVING, count), (~example.visible, count // 2)):
+            every = places.nonzero()
+            chosen.append(every[torch.randperm(len(every), generator=draw)[:most]])
+        rows, columns = torch.cat(chosen).unbind(-1)
         xy = torch.stack((columns, rows), dim=-1) + 0.5
         return cls(xy, xy + example.flow[:, rows, columns].T, example.visible[rows, columns])
 
@@ -148,8 +151,3 @@ def table(columns: dict[str, dict[str, float]]) -> str:
 def shown(value: float) -> str:
     """A figure, or a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-def first(count: int) -> Sequence[int]:
-    """The numbers of the first pairs of a source."""
-    return range(count)
