@@ -21,8 +21,9 @@ help:            ## list the targets
 demo: .venv/core  ## follow points through the bundled clip, offline
 	$(BIN)/lpa-cwm track --grid 5 --reevaluation joint --out demo/overlay.mp4 --save demo/tracks.csv
 
+# One thread for each of the two workers: more would wait for each other.
 test: .venv/dev   ## the default suite: lint, types, layers, laws
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -219,6 +219,15 @@ def test_a_worker_that_hangs_is_stopped(echo):
     assert time.monotonic() - began < 60
 
 
+@pytest.fixture
+def interruptible():
+    """Parallel test runners ignore the interrupt."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_worker_too(echo, tmp_path):
     tracker = echo("import time; open(__file__ + '.pid', 'w').write(str(os.getpid())); time.sleep(600)")
     began = time.monotonic()
