@@ -7,7 +7,7 @@ from lpa_cwm.types import Clip
 from lpa_cwm.world.toy import ToyMotion, toy_clip
 
 BODIES = Path(__file__).parent / "clips" / "bodies.mp4"
-"""Two seconds of the simulator's `movi` recipe with invented shapes and pictures."""
+"""The first sixteen frames of a clip of the simulator's `movi` recipe with invented shapes and pictures."""
 
 
 def bundled_clip(world: str) -> Clip:
