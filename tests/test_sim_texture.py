@@ -116,7 +116,7 @@ def test_the_light_comes_from_where_the_panorama_is_bright():
 def test_invented_pictures_are_light():
     rng = np.random.default_rng(0)
     poster = Image.new("RGB", (40, 30), (200, 10, 10))
-    pictures = [patterns.sky(rng), patterns.relief(rng), patterns.wall(rng, [poster])]
+    pictures = [patterns.sky(rng), patterns.relief(rng), patterns.hung(rng, patterns.plaster(rng), [poster])]
     pictures += [floor(rng) for floor in set(patterns.FLOORS)]
     for found in pictures:
         assert found.dtype == np.float32

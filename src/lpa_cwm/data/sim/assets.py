@@ -17,7 +17,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.keys import key
 
 SKIN = 256
-INVENTED = 64
+INVENTED = 32
 """How many invented skies, grounds and the like there are on each side of the split."""
 
 
@@ -44,19 +44,19 @@ def panorama(path: Path) -> Texture:
         return Texture.of(linear(np.asarray(small)), "across")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=INVENTED)
 def invented_sky(split: Split, number: int) -> Texture:
     """The sky of this number."""
     return Texture.of(patterns.sky(draws("sky", split, number)), "across")
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=INVENTED)
 def relief(split: Split, number: int) -> Texture:
     """The ground detail of this number."""
     return Texture.of(patterns.relief(draws("relief", split, number)), "both")
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=INVENTED)
 def invented_floor(split: Split, number: int) -> Texture:
     """The floor of this number."""
     rng = draws("floor", split, number)
@@ -109,18 +109,15 @@ class Assets:
 
     def floor(self, rng: np.random.Generator) -> Texture:
         """Something to stand on indoors, now and then a printed photograph."""
-        if rng.random() < 0.7:
+        if rng.random() < 0.85:
             return invented_floor(self.split, int(rng.integers(INVENTED)))
         return Texture.of(patterns.mirrored(square(self.photographs.draw(rng), rng, 256)), "both")
 
     def walls(self, rng: np.random.Generator) -> Texture:
         """Four walls as pages."""
-        paint = int(rng.integers(2**31))
-        return Texture.stack([self._wall(rng, paint) for _ in range(4)])
-
-    def _wall(self, rng: np.random.Generator, paint: int) -> Texture:
-        posters = [self.photographs.draw(rng) for _ in range(int(rng.integers(1, 4)))]
-        return Texture.of(patterns.wall(np.random.default_rng(paint), posters))
+        bare = patterns.plaster(rng)
+        posters = [[self.photographs.draw(rng) for _ in range(int(rng.integers(1, 4)))] for _ in range(4)]
+        return Texture.stack([Texture.of(patterns.hung(rng, bare, some)) for some in posters])
 
 
 def held(folder: Path, pattern: str, split: Split) -> tuple[Path, ...]:

@@ -74,16 +74,15 @@ def carpet(rng: np.random.Generator) -> Picture:
     return (calm * (0.6 + 0.8 * noise(rng, SIDE, 0.7))[..., None]).astype(np.float32)
 
 
-GROUNDS: tuple[Callable[[np.random.Generator], Picture], ...] = (asphalt, planks, bricks, tiles, carpet)
 FLOORS: tuple[Callable[[np.random.Generator], Picture], ...] = (planks, planks, tiles, carpet, carpet)
 
 
-def relief(rng: np.random.Generator) -> Picture:
+def relief(rng: np.random.Generator) -> Float32[np.ndarray, "s s 1"]:
     """Detail to multiply a coarse ground with: grey, of mean one, periodic."""
     grain = speckled(rng, rng.uniform(0.8, 1.2))
     strength = rng.uniform(0.7, 1.5)
     field = np.maximum(1 + strength * (grain - grain.mean()), 0.05)
-    return np.repeat((field / field.mean())[..., None], 3, axis=-1).astype(np.float32)
+    return (field / field.mean())[..., None].astype(np.float32)
 
 
 def mirrored(picture: Picture) -> Picture:
@@ -126,16 +125,22 @@ def hills(rng: np.random.Generator) -> Float[np.ndarray, "w"]:
     return 0.06 * np.maximum(np.sum(waves, axis=0) + rng.uniform(-0.5, 1.5), 0)
 
 
-def wall(rng: np.random.Generator, posters: list[Image.Image]) -> Picture:
-    """A painted wall [256, 512] with a skirting board and framed pictures."""
+def plaster(rng: np.random.Generator) -> Picture:
+    """A painted wall [256, 512] with a skirting board."""
     paint = rng.uniform(0.35, 0.85) + rng.normal(0, 0.07, 3)
     tone = np.tile(noise(rng, 256, 1.2), (1, 2))[..., None]
-    surface = np.clip(paint * (0.85 + 0.3 * tone), 0, 1)
+    surface = np.clip(paint * (0.85 + 0.3 * tone), 0, 1).astype(np.float32)
     surface[-12:] *= rng.uniform(0.2, 0.6)
+    return surface
+
+
+def hung(rng: np.random.Generator, surface: Picture, posters: list[Image.Image]) -> Picture:
+    """The wall with framed pictures on it."""
+    surface = surface.copy()
     for place, poster in enumerate(posters):
         width, height = (int(side) for side in rng.uniform((70, 60), (150, 130)))
         x = int((place + rng.uniform(0.1, 0.9)) * (512 - width) / len(posters))
         y = int(rng.uniform(40, 230 - height))
         surface[y - 3 : y + height + 3, max(x - 3, 0) : x + width + 3] = rng.uniform(0, 0.3)
         surface[y : y + height, x : x + width] = linear(np.asarray(poster.resize((width, height))))
-    return surface.astype(np.float32)
+    return surface

@@ -1,6 +1,6 @@
 """What the camera sees along rays, and what hides a point from it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,15 @@ class Hits:
     """Barycentric coordinates of the triangle's second and third corner."""
     direction: Points
 
+    def take(self, rows: Rows) -> "Hits":
+        """Some of the rays."""
+        return Hits(**{own.name: getattr(self, own.name).take(rows, axis=-1) for own in fields(self)})
+
+    def joined(self, other: "Hits") -> "Hits":
+        """These rays and others."""
+        pairs = ((own.name, (getattr(self, own.name), getattr(other, own.name))) for own in fields(self))
+        return Hits(**{name: np.concatenate(pair, axis=-1) for name, pair in pairs})
+
     @cached_property
     def around(self) -> Rows:
         """The rays that end on the surroundings."""
@@ -40,42 +49,51 @@ class Hits:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The rectangle of the frame in which each body may be seen at a moment; empty if it is behind the camera."""
+class Sight:
+    """The bodies from the camera's point of view at a moment."""
 
+    place: Float32[np.ndarray, "n 3"]
+    """Of the camera, in each body's own coordinates, where the body's scale is the unit of length."""
+    turn: Float32[np.ndarray, "n 3 3"]
+    """From directions in the world to those coordinates."""
     low: Float32[np.ndarray, "n 2"]
     high: Float32[np.ndarray, "n 2"]
+    """The rectangle of the frame in which a body may be seen; empty if it is behind the camera."""
 
     @classmethod
-    def at(cls, scene: Scene, moment: int, size: int) -> "Bounds":
-        """Around all vertices; the whole frame for a body that is beside the camera."""
+    def of(cls, scene: Scene, moment: int, size: int) -> "Sight":
+        """Rectangles are around all vertices, or the whole frame for a body that is beside the camera."""
+        bodies, camera = scene.motion.poses[moment], scene.camera[moment]
+        turn = bodies.rotation.swapaxes(-1, -2)
+        place = np.einsum("nij,nj->ni", turn, camera.position - bodies.position) / scene.scale[:, None]
         low, high = np.full((2, len(scene.meshes), 2), -np.inf, dtype=np.float32)
         for number, mesh in enumerate(scene.meshes):
-            world = scene.motion.poses[moment, number].outside(mesh.corners, float(scene.scale[number]))
-            own = scene.camera[moment].inside(world)
+            own = camera.inside(bodies[number].outside(mesh.corners, float(scene.scale[number])))
             if own[2].max() < -NEAR:
                 frame = onto_frame(own, size)
                 low[number], high[number] = frame.min(1) - 0.5, frame.max(1) + 0.5
             elif own[2].min() < 0:
                 high[number] = np.inf
-        return cls(low, high)
+        return cls(place.astype(np.float32), turn.astype(np.float32), low, high)
 
     def bodies(self, size: int) -> list[int]:
         """The bodies of which something may be in the frame."""
         return np.flatnonzero((self.high > 0).all(1) & (self.low < size).all(1)).tolist()
 
-    def within(
-        self, number: int, xy: FramePoints, among: Bool[np.ndarray, "n"] | None = None
-    ) -> Int64[np.ndarray, "m"]:
-        """Which points (of those `among` which are asked for) lie in a body's rectangle."""
+    def within(self, number: int, xy: FramePoints) -> Bool[np.ndarray, "n"]:
+        """Which points lie in a body's rectangle."""
         (left, top), (right, bottom) = self.low[number], self.high[number]
         inside = xy[0] > left
         inside &= xy[0] < right
         inside &= xy[1] > top
         inside &= xy[1] < bottom
-        if among is not None:
-            inside &= among
-        return np.flatnonzero(inside)
+        return inside
+
+    def rays(self, number: int, direction: Points) -> tuple[Float32[np.ndarray, "n 3"], Points]:
+        """Origins and directions in a body's own coordinates."""
+        origin = np.empty((direction.shape[1], 3), dtype=np.float32)
+        origin[:] = self.place[number]
+        return origin, self.turn[number] @ direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,20 +102,13 @@ class Eye:
 
     scene: Scene
     size: int
-    _bounds: dict[int, Bounds] = field(default_factory=dict, repr=False)
+    _sights: dict[int, Sight] = field(default_factory=dict, repr=False)
 
-    def bounds(self, moment: int) -> Bounds:
-        """Where the bodies are in the frame."""
-        if moment not in self._bounds:
-            self._bounds[moment] = Bounds.at(self.scene, moment, self.size)
-        return self._bounds[moment]
-
-    def _in_body(self, moment: int, number: int, direction: Points) -> tuple[Points, Points]:
-        """The camera's place (once per ray) and directions in a body's coordinates, where its scale is the unit."""
-        pose, scale = self.scene.motion.poses[moment, number], self.scene.scale[number]
-        place = (self.scene.camera.position[moment] - pose.position) @ pose.rotation / scale
-        towards = pose.rotation.T.astype(np.float32) @ direction
-        return np.broadcast_to(place.astype(np.float32)[:, None], towards.shape), towards
+    def sight(self, moment: int) -> Sight:
+        """Where the bodies are."""
+        if moment not in self._sights:
+            self._sights[moment] = Sight.of(self.scene, moment, self.size)
+        return self._sights[moment]
 
     def cast(self, moment: int, xy: FramePoints) -> Hits:
         """The first hit of the ray through each point of the frame."""
@@ -113,21 +124,25 @@ class Eye:
             weight=np.zeros_like(xy),
             direction=direction,
         )
-        for number in self.bounds(moment).bodies(self.size):
-            self._hit(hits, moment, number, self.bounds(moment).within(number, xy))
+        sight = self.sight(moment)
+        for number in sight.bodies(self.size):
+            rows = np.flatnonzero(sight.within(number, xy))
+            if len(rows):
+                self._hit(hits, sight, number, rows)
         return hits
 
-    def _hit(self, hits: Hits, moment: int, number: int, rows: Rows) -> None:
+    def _hit(self, hits: Hits, sight: Sight, number: int, rows: Rows) -> None:
         """Let some rays end on a body where it is nearer than what they hit so far (in place)."""
-        place, towards = self._in_body(moment, number, hits.direction.take(rows, axis=1))
-        found = self.scene.meshes[number].rays.run(place.T, towards.T, output=1)
-        reach = found["tfar"] * np.float32(self.scene.scale[number])
-        nearer = np.flatnonzero((found["primID"] >= 0) & (reach < hits.distance[rows]))
+        origin, towards = sight.rays(number, hits.direction.take(rows, axis=1))
+        found = self.scene.meshes[number].rays.run(origin, towards.T, output=1)
+        length, face = found["tfar"], found["primID"]
+        reach = length * np.float32(self.scene.scale[number])
+        nearer = np.flatnonzero((face >= 0) & (reach < hits.distance[rows]))
         won = rows[nearer]
         hits.body[won] = number + 1
         hits.distance[won] = reach[nearer]
-        hits.face[won] = found["primID"][nearer] + self.scene.surface.first[number]
-        put(hits.local, won, place[:, :1] + found["tfar"][nearer] * towards.take(nearer, axis=1))
+        hits.face[won] = face[nearer] + self.scene.surface.first[number]
+        put(hits.local, won, sight.place[number][:, None] + length[nearer] * towards.take(nearer, axis=1))
         put(hits.weight, won, np.stack((found["u"][nearer], found["v"][nearer])))
 
     def see(self, moment: int, point: Points) -> tuple[FramePoints, Bool[np.ndarray, "n"]]:
@@ -140,10 +155,12 @@ class Eye:
         limit = distance * np.float32(1 - TOUCHING)
         clear = (xy[0] >= 0) & (xy[0] < self.size) & (xy[1] >= 0) & (xy[1] < self.size)
         clear &= scene.environment.distance(camera.position, direction) >= limit
-        for number in self.bounds(moment).bodies(self.size):
-            rows = self.bounds(moment).within(number, xy, clear)
-            place, own = self._in_body(moment, number, direction.take(rows, axis=1))
-            reach = limit[rows] / np.float32(scene.scale[number])
-            blocked = scene.meshes[number].rays.run(place.T, own.T, dists=reach, query="OCCLUDED") >= 0
-            clear[rows[blocked]] = False
+        sight = self.sight(moment)
+        for number in sight.bodies(self.size):
+            rows = np.flatnonzero(sight.within(number, xy) & clear)
+            if len(rows):
+                origin, own = sight.rays(number, direction.take(rows, axis=1))
+                reach = limit[rows] / np.float32(scene.scale[number])
+                blocked = scene.meshes[number].rays.run(origin, own.T, dists=reach, query="OCCLUDED") >= 0
+                clear[rows[blocked]] = False
         return xy, clear

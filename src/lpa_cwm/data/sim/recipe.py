@@ -47,7 +47,7 @@ class Recipe:
     """Share of scenes under a sky; the others are in a room."""
     frames: int = 24
     fps: int = 12
-    settling: float = 8.0
+    settling: float = 5.0
     """Seconds for the resting bodies to come to rest."""
 
 
@@ -59,12 +59,12 @@ RECIPES: dict[str, Recipe] = {
         tossed=(3, 6),
         resting_within=4.0,
         tossed_within=4.0,
-        speed=6.0,
-        push=1.5,
-        spin=6.0,
-        scale=(1.5, 4.0),
-        shell=(6.5, 10.0),
-        travel=(3.0, 8.0),
+        speed=5.0,
+        push=1.2,
+        spin=5.0,
+        scale=(1.5, 3.5),
+        shell=(7.0, 11.0),
+        travel=(2.0, 6.0),
         gaze=1.5,
         shake=0.03,
     ),

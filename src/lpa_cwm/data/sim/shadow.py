@@ -48,7 +48,7 @@ class Silhouettes:
 
     def _body(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:
         pose = self.scene.motion.poses[moment, number]
-        state = np.concatenate((pose.position, pose.rotation.ravel())).round(4).tobytes()
+        state = np.concatenate((pose.position, pose.rotation.ravel())).round(3).tobytes()
         if number not in self._known or self._known[number][0] != state:
             self._known[number] = (state, *self._look(number, moment))
         return self._known[number][1:]

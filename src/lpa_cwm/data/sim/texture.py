@@ -14,7 +14,7 @@ from torch import Tensor
 
 Wrap = Literal["none", "across", "both"]
 Colour = Float32[np.ndarray, "3 n"]
-Picture = Float[np.ndarray, "h w 3"]
+Picture = Float32[np.ndarray, "h w 3"]
 
 _STEPS = np.arange(4097) / 4096
 _ENCODED = np.where(_STEPS <= 0.0031308, 12.92 * _STEPS, 1.055 * _STEPS ** (1 / 2.4) - 0.055)
@@ -33,7 +33,7 @@ def encoded(light: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
     return ENCODED.take((np.clip(light, 0, 1) * np.float32(4096) + np.float32(0.5)).astype(np.int32))
 
 
-def padded(image: Float[Tensor, "1 3 h w"], wrap: Wrap) -> Float[Tensor, "1 3 h2 w2"]:
+def padded(image: Float[Tensor, "1 c h w"], wrap: Wrap) -> Float[Tensor, "1 c h2 w2"]:
     """One more pixel on every side, so that interpolation at the border sees what lies beyond it."""
     image = F.pad(image, (1, 1, 0, 0), mode="replicate" if wrap == "none" else "circular")
     return F.pad(image, (0, 0, 1, 1), mode="circular" if wrap == "both" else "replicate")
@@ -43,7 +43,7 @@ def padded(image: Float[Tensor, "1 3 h w"], wrap: Wrap) -> Float[Tensor, "1 3 h2
 class Texture:
     """Pages of equal size, each with its pyramid: the full image, and beside it a column of the smaller ones."""
 
-    atlas: Float[Tensor, "1 3 h w"]
+    atlas: Float[Tensor, "1 c h w"]
     corner: Int[np.ndarray, "levels 2"]
     """(x, y) in the first page's part of the atlas where each level begins."""
     size: Int[np.ndarray, "levels 2"]
@@ -51,9 +51,9 @@ class Texture:
     pages: int = 1
 
     @classmethod
-    def of(cls, picture: Picture, wrap: Wrap = "none") -> "Texture":
+    def of(cls, picture: Float32[np.ndarray, "h w c"], wrap: Wrap = "none") -> "Texture":
         """The pyramid of a linear picture; sides are halved while both are even and more than four pixels."""
-        level = rearrange(torch.from_numpy(picture), "h w c -> 1 c h w").float().contiguous()
+        level = rearrange(torch.from_numpy(picture), "h w c -> 1 c h w").contiguous()
         levels = [level]
         while min(level.shape[-2:]) > 4 and not any(side % 2 for side in level.shape[-2:]):
             level = F.avg_pool2d(level, 2)
@@ -62,8 +62,8 @@ class Texture:
         corner = np.ones_like(size)
         corner[1:, 0] = size[0, 0] + 3
         corner[2:, 1] += np.cumsum(size[1:-1, 1] + 2)
-        column = size[1:].max(0)[0] + 2 if len(levels) > 1 else 0
-        atlas = torch.zeros(1, 3, max(size[0, 1], int(np.sum(size[1:, 1] + 2))) + 2, size[0, 0] + 2 + column)
+        width, height = (corner + size).max(0) + 1
+        atlas = torch.zeros(1, picture.shape[-1], int(height), int(width))
         for level, (x, y) in zip(levels, corner, strict=True):
             whole = padded(level, wrap)
             atlas[..., y - 1 : y - 1 + whole.shape[-2], x - 1 : x - 1 + whole.shape[-1]] = whole
@@ -80,14 +80,14 @@ class Texture:
         """Side of a square with as many texels as the full image."""
         return float(np.sqrt(self.size[0].prod()))
 
-    def level(self, level: int) -> Picture:
+    def level(self, level: int) -> Float32[np.ndarray, "h w c"]:
         """One of the smaller copies."""
         (x, y), (width, height) = self.corner[level], self.size[level]
         return rearrange(self.atlas[0, :, y : y + height, x : x + width], "c h w -> h w c").numpy()
 
     def read(
         self, uv: Float32[np.ndarray, "2 n"], level: Float32[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int = 0
-    ) -> Colour:
+    ) -> Float32[np.ndarray, "c n"]:
         """Colours at points of the unit square, the origin at its upper left; `level` is log2 of texels per sample."""
         level = np.clip(level, 0, len(self.size) - 1)
         fine = level.astype(np.int32)
@@ -108,7 +108,7 @@ class Texture:
 
     def _read_level(
         self, uv: Float32[np.ndarray, "2 n"], level: Int[np.ndarray, "n"], page: Int[np.ndarray, "n"] | int
-    ) -> Colour:
+    ) -> Float32[np.ndarray, "c n"]:
         layout = self._layout.take(level, axis=1)
         grid = uv * layout[:2] + layout[2:]
         if self.pages > 1:
