@@ -15,6 +15,9 @@ from lpa_cwm.data.sim.render import Film, Renderer, normals, pixel_centres
 from lpa_cwm.data.sim.scene import Scene, draw_scene
 from lpa_cwm.keys import Part
 
+GLANCES = 8
+"""Frames in which the points of tracks are chosen."""
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -103,9 +106,10 @@ class SimClip:
     def _points(self, count: int) -> tuple[Points, Int16[np.ndarray, "n"]]:
         """Material points that at least one frame shows."""
         rng = draws("tracks", self.name)
-        each = -(-8 * count // len(self))
+        frames = rng.permutation(len(self))[:GLANCES].tolist()
+        each = -(-8 * count // len(frames))
         found = []
-        for frame in range(len(self)):
+        for frame in frames:
             xy = rng.uniform(0, self.film.size, (2, each)).astype(np.float32)
             found.append(self._eye.cast(self.scene.moment(frame), xy))
         local = np.concatenate([hits.local for hits in found], axis=1)

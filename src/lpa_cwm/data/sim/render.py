@@ -1,6 +1,7 @@
 """From hits to colours: textures, light, smooth edges and the camera's open shutter."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt8
@@ -30,10 +31,13 @@ class Film:
     """Instants that stand for the open shutter."""
 
 
+@lru_cache(maxsize=4)
 def pixel_centres(size: int) -> FramePoints:
-    """The centre of every pixel in raster order."""
+    """The centre of every pixel in raster order; not to be written to."""
     rows, columns = np.mgrid[:size, :size]
-    return np.stack((columns.ravel(), rows.ravel())).astype(np.float32) + np.float32(0.5)
+    centres = np.stack((columns.ravel(), rows.ravel())).astype(np.float32) + np.float32(0.5)
+    centres.setflags(write=False)
+    return centres
 
 
 def mix(corners: Float32[np.ndarray, "k n"], weight: Float32[np.ndarray, "2 n"]) -> Float32[np.ndarray, "d n"]:

@@ -28,7 +28,7 @@ Map = Float32[np.ndarray, "h w"]
 class Silhouettes:
     """For points of the ground, how far along a line through them (from the ground) the bodies begin.
 
-    Bodies that did not move since the last moment are not looked at again.
+    Bodies that hardly moved since they were looked at are not looked at again.
     """
 
     scene: Scene
@@ -48,7 +48,7 @@ class Silhouettes:
 
     def _body(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:
         pose = self.scene.motion.poses[moment, number]
-        state = np.concatenate((pose.position, pose.rotation.ravel())).round(3).tobytes()
+        state = np.concatenate((pose.position, pose.rotation.ravel())).round(2).tobytes()
         if number not in self._known or self._known[number][0] != state:
             self._known[number] = (state, *self._look(number, moment))
         return self._known[number][1:]
