@@ -1,5 +1,6 @@
 """The simulator's laws: physics that rests, rays that agree with plain geometry, motion that is true."""
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -211,6 +212,13 @@ def test_a_clip_depends_on_its_identity_alone(assets, clip):
     assert np.abs(other.picture(4).astype(int) - clip.picture(4)).mean() > 5
 
 
+def test_a_frame_does_not_depend_on_those_taken_before(assets):
+    one, other = (simulate_clip(("order", 0), SMALL, assets, Film(32)) for _ in range(2))
+    for frame in range(len(one)):
+        one.picture(frame)
+    np.testing.assert_array_equal(other.picture(6), one.picture(6))
+
+
 def test_a_larger_frame_shows_the_same_scene(assets, clip):
     large = simulate_clip(("test", 1), SMALL, assets, Film(2 * SIZE))
     small_flow, large_flow = clip.flow(1, 4), large.flow(1, 4)
@@ -259,13 +267,19 @@ def test_an_open_shutter_blurs_what_moves(assets, clip):
 
 
 def test_pairs_are_functions_of_their_number(assets):
-    source = SimulatedPairs(SMALL, assets, gaps=(2, 5))
+    source = SimulatedPairs(SMALL, assets, gaps=(2, 4))
+    gaps = np.abs(np.diff([source._walk(number) for number in range(50)], axis=1))
+    assert set(gaps.ravel().tolist()) == {2, 3, 4}
     first, last = source.pair(0, 32), source.pair(6, 32)
-    again = SimulatedPairs(SMALL, assets, gaps=(2, 5)).pair(6, 32)
+    again = SimulatedPairs(SMALL, assets, gaps=(2, 4)).pair(6, 32)
     for name in ("source", "target", "flow", "visible"):
         torch.testing.assert_close(getattr(again, name), getattr(last, name), equal_nan=True)
     assert not torch.equal(first.source, last.source)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(source)).pair(6, 32).flow, last.flow, equal_nan=True)
     assert first.flow.shape == (2, 32, 32)
+    back = source.pair(7, 32)
+    torch.testing.assert_close(back.source, last.target)
+    torch.testing.assert_close(back.target, last.source)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the scanned objects and photographs are not on this machine")
@@ -288,6 +302,17 @@ def test_scanned_objects_take_part():
 def test_a_folder_without_assets_is_refused(tmp_path):
     with pytest.raises(InputError, match="objects"):
         Assets.of(tmp_path, "train")
+
+
+@pytest.mark.parametrize("film", [{"size": 4}, {"samples": 0}, {"shutter": 2.0}])
+def test_senseless_film_is_refused(film):
+    with pytest.raises(InputError, match="film"):
+        Film(**film)
+
+
+def test_gaps_must_fit_into_a_clip(assets):
+    with pytest.raises(InputError, match="gaps"):
+        SimulatedPairs(SMALL, assets, gaps=(1, 8))
 
 
 def test_an_unknown_recipe_is_refused(assets):

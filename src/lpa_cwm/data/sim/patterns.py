@@ -74,7 +74,7 @@ def carpet(rng: np.random.Generator) -> Picture:
     return (calm * (0.6 + 0.8 * noise(rng, SIDE, 0.7))[..., None]).astype(np.float32)
 
 
-FLOORS: tuple[Callable[[np.random.Generator], Picture], ...] = (planks, planks, tiles, carpet, carpet)
+FLOORS: tuple[Callable[[np.random.Generator], Picture], ...] = (planks, planks, bricks, tiles, carpet)
 
 
 def relief(rng: np.random.Generator) -> Float32[np.ndarray, "s s 1"]:

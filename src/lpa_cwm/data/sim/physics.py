@@ -1,11 +1,11 @@
 """Bodies dropped, left to settle, then hit by the tossed ones: MuJoCo."""
 
 from dataclasses import dataclass
-from itertools import count
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from lpa_cwm.data.sim.mesh import Mesh
 from lpa_cwm.data.sim.poses import Poses, rotations
@@ -17,6 +17,8 @@ SUBSTEPS = 20
 GRAVITY = 10.0
 DROP = 3.0
 """Largest height from which resting bodies are dropped."""
+STILL = 0.015
+"""Way and turn (in radians, about) that make no visible difference to a shadow."""
 AWAY = 1e4
 """Height at which the tossed bodies wait for their turn."""
 
@@ -31,6 +33,16 @@ class Motion:
     spin: Float[np.ndarray, "s n 3"]
     mass: Float[np.ndarray, "n"]
     tossed: Bool[np.ndarray, "n"]
+
+    @cached_property
+    def stands(self) -> Int[np.ndarray, "s n"]:
+        """For each moment an earlier one since which the body went and turned by less than `STILL`."""
+        way = np.linalg.norm(np.diff(self.poses.position, axis=0), axis=-1)
+        way += np.linalg.norm(np.diff(self.poses.rotation, axis=0), axis=(-2, -1))
+        total = np.concatenate((np.zeros_like(way[:1]), np.cumsum(way, axis=0)))
+        section = np.floor(total / STILL)
+        begins = np.concatenate((np.ones_like(section[:1]), np.diff(section, axis=0))) > 0
+        return np.maximum.accumulate(np.where(begins, np.arange(len(section))[:, None], 0), axis=0)
 
 
 @dataclass(frozen=True)
@@ -110,12 +122,13 @@ def free_place(
     """A place above the ground where a body's ball touches none of those before it; the higher the harder it is."""
     low = np.array([-within, -within, max(height[0], radius[number])])
     high = np.array([within, within, max(height[1], radius[number])])
-    for attempt in count():
-        point = rng.uniform(low, high) + attempt * np.array([0, 0, 0.1])
+    lift = np.array([0, 0, 0.1])
+    while True:
+        point = rng.uniform(low, high)
         gap = np.linalg.norm(place[:number, :3] - point, axis=1) - radius[:number]
         if (gap > radius[number]).all():
             return point
-    raise AssertionError("unreachable")
+        low, high = low + lift, high + lift
 
 
 def settle(mujoco: Any, model: Any, data: Any, recipe: Recipe) -> None:

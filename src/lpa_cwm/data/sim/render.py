@@ -12,6 +12,7 @@ from lpa_cwm.data.sim.rays import Eye, Hits
 from lpa_cwm.data.sim.scene import Scene
 from lpa_cwm.data.sim.shadow import Shadows
 from lpa_cwm.data.sim.texture import Colour, encoded
+from lpa_cwm.errors import InputError
 
 STEP = 0.02
 """Relative jump of the distance between neighbours from which there is an edge between them."""
@@ -29,6 +30,13 @@ class Film:
     """Share of the time between frames during which the shutter is open: motion blur."""
     exposures: int = 5
     """Instants that stand for the open shutter."""
+
+    def __post_init__(self) -> None:
+        if self.size < 16 or self.samples < 1 or not 0 <= self.shutter <= 1:
+            raise InputError(
+                f"The film has size {self.size}, samples {self.samples} and shutter {self.shutter}; expected at least "
+                "16 pixels, at least one sample and a shutter between 0 and 1."
+            )
 
 
 @lru_cache(maxsize=4)

@@ -28,7 +28,7 @@ Map = Float32[np.ndarray, "h w"]
 class Silhouettes:
     """For points of the ground, how far along a line through them (from the ground) the bodies begin.
 
-    Bodies that hardly moved since they were looked at are not looked at again.
+    Bodies that hardly moved are not looked at again; which moments share a look depends on the motion alone.
     """
 
     scene: Scene
@@ -36,7 +36,7 @@ class Silhouettes:
     empty: float
     """The value where there is no body."""
     texels: int
-    _known: dict[int, tuple[bytes, tuple[slice, slice], Map]] = field(default_factory=dict)
+    _known: dict[int, tuple[int, tuple[slice, slice], Map]] = field(default_factory=dict)
 
     def at(self, moment: int) -> Map:
         """The map at a moment."""
@@ -47,10 +47,9 @@ class Silhouettes:
         return whole
 
     def _body(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:
-        pose = self.scene.motion.poses[moment, number]
-        state = np.concatenate((pose.position, pose.rotation.ravel())).round(2).tobytes()
-        if number not in self._known or self._known[number][0] != state:
-            self._known[number] = (state, *self._look(number, moment))
+        stand = int(self.scene.motion.stands[moment, number])
+        if number not in self._known or self._known[number][0] != stand:
+            self._known[number] = (stand, *self._look(number, stand))
         return self._known[number][1:]
 
     def _look(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:

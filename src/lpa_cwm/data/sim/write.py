@@ -38,6 +38,12 @@ class Production:
     clips: int = 16
     per_file: int = 16
 
+    def __post_init__(self) -> None:
+        if self.clips < 1 or self.per_file < 1:
+            raise InputError(
+                f"{self.clips} clips in files of {self.per_file} were asked for; give at least one of each."
+            )
+
     @property
     def files(self) -> int:
         """How many files there are."""
