@@ -159,6 +159,12 @@ def test_work_is_shared_out_and_goes_on_where_it_stopped(series, folder, tmp_pat
     assert (tmp_path / paths[0].name).read_bytes() == (folder / paths[0].name).read_bytes()
 
 
+def test_clips_of_other_settings_are_not_mixed_in(series, folder):
+    other = Production(series.assets, series.film, "tiny", seed=1, clips=3, per_file=2)
+    with pytest.raises(InputError, match=r"\(seed; see"):
+        produce(other, folder, "movi", (0, 1))
+
+
 def test_pickles_are_a_benchmark(series, tmp_path):
     produce(series, tmp_path, "tapvid", (0, 1), tracks=20)
     dataset = load_dataset(tmp_path)

@@ -1,11 +1,12 @@
 """Files of simulated clips: MOVi-F records to train on, TAP-Vid pickles to be measured by."""
 
 import io
+import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import UInt8
@@ -61,15 +62,29 @@ class Production:
         label = f"file {file + 1} of {self.files}"
         return map(self.clip, progress(numbers, total=len(numbers), label=label))
 
+    @property
+    def stem(self) -> str:
+        """What the names of the files begin with."""
+        return f"sim_{self.recipe}_{self.film.size}-{self.assets.split}"
+
     def path(self, folder: Path, file: int, form: Form) -> Path:
         """Where a file goes."""
-        stem = f"sim_{self.recipe}_{self.film.size}-{self.assets.split}"
         number = f"{file:05d}-of-{self.files:05d}"
-        return folder / (f"{stem}.tfrecord-{number}" if form == "movi" else f"{stem}-{number}.pkl")
+        return folder / (f"{self.stem}.tfrecord-{number}" if form == "movi" else f"{self.stem}-{number}.pkl")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that the files depend on."""
+        known = self.assets
+        counts = {"objects": len(known.objects), "panoramas": len(known.panoramas)}
+        counts["photographs"] = len(known.photographs.files)
+        plain = {"recipe": self.recipe, "seed": self.seed, "clips": self.clips, "per_file": self.per_file}
+        return {**plain, "split": known.split, "film": asdict(self.film), "assets": counts}
 
 
 def produce(series: Production, folder: Path, form: Form, share: tuple[int, int], tracks: int = 256) -> list[Path]:
     """Write the files of a series that fall to worker `share[0]` of `share[1]`; those that exist are left alone."""
+    agree(folder / f"{series.stem}.json", {**series.settings, "form": form})
     paths = []
     for file in range(share[0], series.files, share[1]):
         path = series.path(folder, file, form)
@@ -81,6 +96,21 @@ def produce(series: Production, folder: Path, form: Form, share: tuple[int, int]
                 else:
                     aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
     return paths
+
+
+def agree(path: Path, settings: dict[str, Any]) -> None:
+    """Note the settings of files beside them, or refuse to mix files of other settings with them."""
+    if not path.exists():
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps(settings, indent=2))
+        return
+    before = json.loads(path.read_text())
+    changed = [name for name, value in settings.items() if before.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{path.parent} holds clips with other settings ({', '.join(changed)}; see {path.name}); give another "
+            "folder, or remove the files to make them anew."
+        )
 
 
 def share_of(text: str) -> tuple[int, int]:
