@@ -2,10 +2,14 @@
 
 from typing import Protocol
 
+import tyro
+
 from lpa_cwm.commands.ablate import Ablate
 from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
+from lpa_cwm.commands.completion import Completion
 from lpa_cwm.commands.convert import Convert
+from lpa_cwm.commands.doctor import Doctor
 from lpa_cwm.commands.explain import Explain
 from lpa_cwm.commands.fetch import Fetch
 from lpa_cwm.commands.methods import Methods
@@ -39,4 +43,15 @@ COMMANDS: dict[str, type[Command]] = {
     "ablate": Ablate,
     "sweep": Sweep,
     "simulate": Simulate,
+    "doctor": Doctor,
+    "completion": Completion,
 }
+
+ABOUT = """Follow points through video by asking a counterfactual world model, and measure any tracker.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. Results go to stdout, everything else to stderr."""
+
+
+def parse(arguments: list[str] | None = None) -> Command:
+    """The command that the words ask for; `sys.argv` if none are given."""
+    return tyro.extras.subcommand_cli_from_dict(dict(COMMANDS), prog="lpa-cwm", description=ABOUT, args=arguments)

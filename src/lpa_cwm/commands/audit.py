@@ -38,11 +38,13 @@ class Audit:
         beliefs = audit(
             groups, videos, {"uniform": uniform, "apa": groups.analytic, "lpa": weigh(network, groups, rows)}
         )
-        if self.json:
-            print(json.dumps({name: asdict(belief) for name, belief in beliefs.items()}))
-        else:
-            print(f"{len(groups)} groups of {len(set(videos))} videos")
-            print(table(beliefs))
         if self.out:
             draw(beliefs, self.out)
+        if self.json:
+            counted = {"groups": len(groups), "videos": len(set(videos)), "written": self.out and str(self.out)}
+            print(json.dumps(counted | {"beliefs": {name: asdict(belief) for name, belief in beliefs.items()}}))
+            return
+        print(f"{len(groups)} groups of {len(set(videos))} videos")
+        print(table(beliefs))
+        if self.out:
             print(self.out)

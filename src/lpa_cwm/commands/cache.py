@@ -1,5 +1,6 @@
 """`lpa-cwm cache`: what LPA is trained on, from videos with known motion and a frozen world model."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +37,8 @@ class Cache:
     """Do every n-th video, beginning with the i-th: i/n."""
     device: str = "cpu"
     """Where to compute."""
+    json: bool = False
+    """Print a summary for machines."""
 
     def run(self) -> None:
         """Fill the cache."""
@@ -51,6 +54,9 @@ class Cache:
         videos = len(share.of(len(source.videos)))
         groups = sum(count for _, count in progress(cache(source, recorder, self.out, share), videos, "evidence"))
         size = sum(path.stat().st_size for path in self.out.glob("*.safetensors"))
+        if self.json:
+            print(json.dumps({"out": str(self.out), "groups": groups, "videos": videos, "bytes": size}))
+            return
         print(f"{groups} groups of {videos} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
         print(self.out)
 

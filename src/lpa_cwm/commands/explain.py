@@ -1,13 +1,17 @@
 """`lpa-cwm explain`: one point, one target frame, every step between as a figure."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.errors import InputError
+
+if TYPE_CHECKING:
+    from lpa_cwm.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Explain:
     """The figure (.png, .pdf or .svg)."""
     device: str = "cpu"
     """Where to compute."""
+    json: bool = False
+    """Print where each candidate points, its weight and the answer as JSON."""
     numbers: Annotated[Method, OmitArgPrefixes] = field(default_factory=Method)
     """The numbers of the method."""
 
@@ -52,5 +58,23 @@ class Explain:
                 f"and before frame {len(clip)}, the end of {clip.name}."
             )
         tracker = hub.load(self.method, self.world, self.numbers, weights=self.weights, device=self.device)
-        draw(explain(tracker, clip, query, self.target), self.out)
-        print(self.out)
+        explanation = explain(tracker, clip, query, self.target)
+        draw(explanation, self.out)
+        print(json.dumps(plain(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out)
+
+
+def plain(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
+    """Weights, candidates and answer as numbers, points in the clip's pixels."""
+    from lpa_cwm.geometry import View
+
+    view = View.full(hw, explanation.source.shape[-1])
+    answer = explanation.answer
+    return {
+        "weights": explanation.weights.tolist(),
+        "candidates": view.leave(explanation.peak).tolist(),
+        "first": view.leave(explanation.first).tolist(),
+        "end": answer.xy[0].tolist(),
+        "strength": answer.strength[0].item(),
+        "support": answer.support[0].item(),
+        "spread": answer.spread[0].item(),
+    }

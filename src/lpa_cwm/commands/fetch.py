@@ -1,5 +1,6 @@
 """`lpa-cwm fetch`: bring files that others publish into the cache."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -14,15 +15,17 @@ class Fetch:
 
     names: Annotated[tuple[Name, ...], Positional] = ()
     """What to bring; without a name, what there is to bring is listed."""
+    json: bool = False
+    """Print JSON instead of text."""
 
     def run(self) -> None:
         """Fetch one after the other and print where the files are."""
         from lpa_cwm.data.fetch import PARCELS
 
         if not self.names:
-            print(
-                "\n".join(f"{parcel.name:8}  {parcel.what}. Licence: {parcel.licence}." for parcel in PARCELS.values())
-            )
-        for name in self.names:
-            for path in PARCELS[name].fetch():
-                print(path)
+            offered = [{"name": one.name, "what": one.what, "licence": one.licence} for one in PARCELS.values()]
+            lines = [f"{one['name']:8}  {one['what']}. Licence: {one['licence']}." for one in offered]
+            print(json.dumps(offered) if self.json else "\n".join(lines))
+            return
+        paths = [str(path) for name in self.names for path in PARCELS[name].fetch()]
+        print(json.dumps({"written": paths}) if self.json else "\n".join(paths))

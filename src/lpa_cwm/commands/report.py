@@ -1,5 +1,6 @@
 """`lpa-cwm report`: scored runs in, one page and its tables out."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,8 @@ class Report:
     """Run folders that `lpa-cwm score` has scored; those of one data set are compared."""
     out: Path = Path("report")
     """Folder to write to."""
+    json: bool = False
+    """Print where the page is as JSON."""
 
     def run(self) -> None:
         """Read scores, write the report, print where it is."""
@@ -23,4 +26,5 @@ class Report:
 
         if not self.runs:
             raise InputError("No run was given; name one or more scored run folders.")
-        print(write_report(list(self.runs), self.out))
+        page = write_report(list(self.runs), self.out)
+        print(json.dumps({"page": str(page), "tables": str(self.out / "tables")}) if self.json else page)
