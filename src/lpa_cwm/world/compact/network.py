@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import repeat
+from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -26,6 +27,8 @@ class Shape:
     hypotheses: int = 4
     voices: float = 1.25
     """Hypotheses that may vote, per visible patch."""
+    heard: int = 40
+    """Voters that each cell listens to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class View:
     coarse: Float[Tensor, "b c h4 w4"]
 
 
-class Network(nn.Module):
+class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
     """Describes the source, reads the visible patches, propagates their motions and plans the picture."""
 
     def __init__(self, shape: Shape | None = None) -> None:
@@ -45,7 +48,7 @@ class Network(nn.Module):
         self.shape = shape = shape or Shape()
         self.context = Context(shape.fine + 4, shape.compared + shape.plain)
         self.reader = Reader(shape.compared)
-        self.propagator = Propagator(shape.groups, shape.compared, shape.plain, shape.motions)
+        self.propagator = Propagator(shape.groups, shape.compared, shape.plain, shape.motions, shape.heard)
         self.renderer = Renderer(shape.groups, shape.fine, shape.motions, shape.compared + shape.plain)
 
     def look(self, source: Float[Tensor, "b 3 h w"]) -> View:
