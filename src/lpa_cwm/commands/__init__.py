@@ -1,6 +1,6 @@
 """The table of verbs: name on the command line -> frozen dataclass with `run()`."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import tyro
 
@@ -22,6 +22,7 @@ from lpa_cwm.commands.track import Track
 from lpa_cwm.commands.train import Train
 
 
+@runtime_checkable
 class Command(Protocol):
     """Options as fields, work in `run`."""
 
