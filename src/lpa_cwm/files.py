@@ -1,10 +1,14 @@
 """Where files go, and writing them so that nobody ever sees half of one."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from lpa_cwm.errors import InputError
 
 
 @contextmanager
@@ -24,6 +28,24 @@ def written_aside(path: Path | str) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def one_setting(path: Path, settings: dict[str, Any]) -> None:
+    """Note beside files what they were made with, or refuse to mix files made otherwise with them."""
+    if not path.exists():
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps(settings, indent=2))
+        return
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} does not hold the settings of its folder's files; restore or remove it.") from error
+    changed = [name for name, value in settings.items() if before.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{path.parent} holds files of other settings ({', '.join(changed)}; see {path.name}); give another "
+            "folder, or remove the files to make them anew."
+        )
 
 
 def cache_dir() -> Path:

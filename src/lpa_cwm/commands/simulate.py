@@ -27,8 +27,8 @@ class Simulate:
     """Which objects and pictures are used; the two sides share none."""
     seed: int = 0
     """Clip i of a seed is always the same, whichever file and worker it falls to."""
-    shard: str = "0/1"
-    """This worker and the number of workers; each takes its share of the files."""
+    shard: str = "1/1"
+    """Make every n-th file, beginning with the i-th: i/n."""
     assets: Path | None = None
     """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; everything is invented without it."""
     samples: int = 2
@@ -42,8 +42,9 @@ class Simulate:
         """Write the files or the contact sheet, and print where they are."""
         from lpa_cwm.data.sim.assets import Assets
         from lpa_cwm.data.sim.render import Film
-        from lpa_cwm.data.sim.write import Production, produce, share_of, write_sheet
+        from lpa_cwm.data.sim.write import Production, produce, write_sheet
         from lpa_cwm.errors import InputError
+        from lpa_cwm.sharding import Shard
 
         film = Film(self.size, self.samples, self.shutter)
         assets = Assets.of(self.assets, self.split)
@@ -51,7 +52,7 @@ class Simulate:
         if self.preview is not None:
             print(write_sheet(series, self.preview))
         elif self.out is not None:
-            for path in produce(series, self.out, self.form, share_of(self.shard), self.tracks):
+            for path in produce(series, self.out, self.form, Shard.parse(self.shard), self.tracks):
                 print(path)
         else:
             raise InputError("Neither --out nor --preview was given; say where the files or the contact sheet go.")

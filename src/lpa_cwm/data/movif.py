@@ -5,7 +5,6 @@ module flow is (dx, dy) and backward flow leads from frame t to t - 1, as the pa
 see the same point.
 """
 
-import io
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +13,10 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float32, Int, UInt8
-from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.data.pairs import Example, Split, draws, split_of
+from lpa_cwm.data.recording import EncodedPictures
 from lpa_cwm.data.tfrecord import Feature, Shard
 from lpa_cwm.errors import InputError
 from lpa_cwm.sampling import resize_frame
@@ -36,7 +35,7 @@ class MoviClip:
     """One clip; frames and flow are decoded when asked for."""
 
     name: str
-    pictures: list[bytes]
+    pictures: EncodedPictures
     levels: dict[str, Int[np.ndarray, "t h w 2"]]
     ranges: dict[str, tuple[float, float]]
 
@@ -50,8 +49,7 @@ class MoviClip:
 
     def frame(self, t: int) -> UInt8[Tensor, "3 h w"]:
         """The picture at time t."""
-        picture = np.array(Image.open(io.BytesIO(self.pictures[t])).convert("RGB"))
-        return rearrange(torch.from_numpy(picture), "h w c -> c h w").contiguous()
+        return self.pictures.decode(t)
 
     def forward(self, t: int) -> FlowField:
         """(dx, dy) from frame t to frame t + 1."""
@@ -77,14 +75,15 @@ def numbers(feature: Feature) -> np.ndarray:
 def read_clip(shard: Shard, number: int) -> MoviClip:
     """A record as it is stored; nothing is said yet about the sign of its backward flow."""
     found = shard.features(number, WANTED)
-    pictures = [bytes(picture) for picture in found["video"]]
+    video = bytes(found["metadata/video_name"][0]).decode()
+    pictures = EncodedPictures(video, [bytes(picture) for picture in found["video"]])
     levels = {name: numbers(found[f"{name}_flow"]) for name in FLOWS}
     side = round((len(levels["forward"]) / max(1, 2 * len(pictures))) ** 0.5)
     if not pictures or any(len(field) != 2 * len(pictures) * side**2 for field in levels.values()):
         sizes = ", ".join(f"{len(field)} {name} flow values" for name, field in levels.items())
         raise InputError(f"{shard.path}, record {number}: {len(pictures)} frames and {sizes} do not fit together.")
     return MoviClip(
-        name=bytes(found["metadata/video_name"][0]).decode(),
+        name=video,
         pictures=pictures,
         levels={name: field.reshape(-1, side, side, 2) for name, field in levels.items()},
         ranges={name: tuple(numbers(found[key]).tolist()) for name, key in zip(FLOWS, RANGES, strict=True)},

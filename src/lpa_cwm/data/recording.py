@@ -101,7 +101,7 @@ class EncodedPictures:
         try:
             pixels = np.array(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
         except OSError as error:
-            raise InputError(f"Frame {index} of the video {self.name} is no picture; expected JPEG.") from error
+            raise InputError(f"Frame {index} of the video {self.name} is no picture; expected JPEG or PNG.") from error
         return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
 
     def digest(self, frames: int) -> str:

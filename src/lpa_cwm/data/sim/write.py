@@ -1,7 +1,6 @@
 """Files of simulated clips: MOVi-F records to train on, TAP-Vid pickles to be measured by."""
 
 import io
-import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,8 +19,9 @@ from lpa_cwm.data.sim.recipe import RECIPES
 from lpa_cwm.data.sim.record import write_records
 from lpa_cwm.data.sim.render import Film
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
+from lpa_cwm.files import one_setting, written_aside
 from lpa_cwm.progress import progress
+from lpa_cwm.sharding import Shard
 
 Form = Literal["movi", "tapvid"]
 QUALITY = 95
@@ -82,11 +82,11 @@ class Production:
         return {**plain, "split": known.split, "film": asdict(self.film), "assets": counts}
 
 
-def produce(series: Production, folder: Path, form: Form, share: tuple[int, int], tracks: int = 256) -> list[Path]:
-    """Write the files of a series that fall to worker `share[0]` of `share[1]`; those that exist are left alone."""
-    agree(folder / f"{series.stem}.json", {**series.settings, "form": form})
+def produce(series: Production, folder: Path, form: Form, shard: Shard | None = None, tracks: int = 256) -> list[Path]:
+    """Write a shard's files of a series; those that exist are left alone."""
+    one_setting(folder / f"{series.stem}.json", {**series.settings, "form": form})
     paths = []
-    for file in range(share[0], series.files, share[1]):
+    for file in (shard or Shard()).of(series.files):
         path = series.path(folder, file, form)
         paths.append(path)
         if not path.exists():
@@ -96,29 +96,6 @@ def produce(series: Production, folder: Path, form: Form, share: tuple[int, int]
                 else:
                     aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
     return paths
-
-
-def agree(path: Path, settings: dict[str, Any]) -> None:
-    """Note the settings of files beside them, or refuse to mix files of other settings with them."""
-    if not path.exists():
-        with written_aside(path) as aside:
-            aside.write_text(json.dumps(settings, indent=2))
-        return
-    before = json.loads(path.read_text())
-    changed = [name for name, value in settings.items() if before.get(name) != value]
-    if changed:
-        raise InputError(
-            f"{path.parent} holds clips with other settings ({', '.join(changed)}; see {path.name}); give another "
-            "folder, or remove the files to make them anew."
-        )
-
-
-def share_of(text: str) -> tuple[int, int]:
-    """This worker and the number of workers, of "i/n"."""
-    parts = text.split("/")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[0]) >= int(parts[1]):
-        raise InputError(f"The shard is '{text}'; expected this worker and the number of workers, as in 0/4 to 3/4.")
-    return int(parts[0]), int(parts[1])
 
 
 def write_sheet(series: Production, path: Path) -> Path:
