@@ -18,7 +18,7 @@ from lpa_cwm.probe import Probe
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.sharding import Shard
 from lpa_cwm.training import lpa
-from lpa_cwm.training.evidence_cache import Recorder, cache, read
+from lpa_cwm.training.evidence_cache import Job, Recorder, cache, read
 from lpa_cwm.training.groups import RecordCorrespondences, TrackCorrespondences
 from lpa_cwm.training.objective import endpoint_error
 from lpa_cwm.types import Pair, Queries, Sample
@@ -62,10 +62,14 @@ def correspondences(videos, **options):
 RECORDER = Recorder(WORLD, Analytic(edges), masks=5, batch=3)
 
 
+def job():
+    return Job(correspondences(24, pairs=1, queries=4), lambda: RECORDER)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("cache")
-    counts = dict(cache(correspondences(24, pairs=1, queries=4), RECORDER, out))
+    counts = dict(cache(job(), out))
     assert sum(counts.values()) > 60
     return out
 
@@ -91,14 +95,14 @@ def test_cached_inputs_are_what_the_adjudicator_sees(folder):
 
 def test_shards_together_are_the_whole(folder, tmp_path):
     for index in range(2):
-        list(cache(correspondences(24, pairs=1, queries=4), RECORDER, tmp_path, Shard(index + 1, 2)))
+        list(cache(job(), tmp_path, shard=Shard(index + 1, 2)))
     for path in folder.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_second_run_asks_the_world_nothing(folder):
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    list(cache(correspondences(24, pairs=1, queries=4), RECORDER, folder))
+    list(cache(job(), folder))
     assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 

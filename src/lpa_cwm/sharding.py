@@ -1,8 +1,13 @@
-"""Sharing work among machines: worker i of n does every n-th piece."""
+"""Sharing work that comes in numbered pieces: among machines by a rule, among the workers of one by an executor."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
 
 from lpa_cwm.errors import InputError
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -23,3 +28,26 @@ class Shard:
     def of(self, total: int) -> range:
         """The indices of its pieces."""
         return range(self.number - 1, total, self.count)
+
+
+@runtime_checkable
+class Work(Protocol[Result_co]):
+    """Pieces by number, whose results do not depend on who does them or in which order."""
+
+    def begin(self) -> Callable[[int], Result_co]:
+        """Make what all pieces need, once in each worker, and return what does one of them."""
+        ...
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Does pieces of work and yields each with its number, in any order."""
+
+    def __call__(self, work: Work[Result], pieces: list[int], /) -> Iterator[tuple[int, Result]]: ...
+
+
+def in_this_process(work: Work[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
+    """One piece after the other."""
+    do = work.begin()
+    for piece in pieces:
+        yield piece, do(piece)

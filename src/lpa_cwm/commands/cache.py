@@ -3,13 +3,14 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
 from lpa_cwm.config import WORLD
 
 if TYPE_CHECKING:
+    from lpa_cwm.training.evidence_cache import Recorder
     from lpa_cwm.training.groups import Correspondences
 
 
@@ -37,28 +38,49 @@ class Cache:
     """Do every n-th video, beginning with the i-th: i/n."""
     device: str = "cpu"
     """Where to compute."""
+    executor: Literal["local", "ray"] = "local"
+    """One video after the other here, or over a Ray cluster (`RAY_ADDRESS`, else this machine)."""
+    workers: int | None = None
+    """Ray actors; by default one for each device."""
     json: bool = False
     """Print a summary for machines."""
 
     def run(self) -> None:
         """Fill the cache."""
-        from lpa_cwm.adjudicate.analytic import Analytic
-        from lpa_cwm.hub import load_score, load_world
+        from lpa_cwm.experiments.ray_cluster import executor
+        from lpa_cwm.files import one_setting
         from lpa_cwm.progress import progress
         from lpa_cwm.sharding import Shard
-        from lpa_cwm.training.evidence_cache import Recorder, cache
+        from lpa_cwm.training.evidence_cache import Job, cache
+        from lpa_cwm.training.groups import RecordCorrespondences
 
-        source = self.source()
-        recorder = Recorder(load_world(self.world), Analytic(load_score(self.score)), self.masks, device=self.device)
-        share = Shard.parse(self.shard)
-        videos = len(share.of(len(source.videos)))
-        groups = sum(count for _, count in progress(cache(source, recorder, self.out, share), videos, "evidence"))
-        size = sum(path.stat().st_size for path in self.out.glob("*.safetensors"))
+        source, shard = self.source(), Shard.parse(self.shard)
+        videos = shard.of(len(source.videos))
+        one_setting(self.out / "cache.json", self.settings())
+        job = Job(source, self.recorder)
+        done = cache(job, self.out, executor(self.executor, self.device, self.workers), shard)
+        counts = dict(progress(done, len(videos), "evidence"))
+        groups, size = sum(counts.values()), sum(path.stat().st_size for path in counts)
         if self.json:
-            print(json.dumps({"out": str(self.out), "groups": groups, "videos": videos, "bytes": size}))
+            print(json.dumps({"out": str(self.out), "groups": groups, "videos": len(videos), "bytes": size}))
             return
-        print(f"{groups} groups of {videos} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
+        print(f"{groups} groups of {len(videos)} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
+        if isinstance(source, RecordCorrespondences):
+            print(f"pixels of their frame pairs:\n{source.tally(videos)}")
         print(self.out)
+
+    def settings(self) -> dict[str, Any]:
+        """What the files depend on."""
+        numbers = {"masks": self.masks, "pairs": self.pairs, "queries": self.queries, "gaps": list(self.gaps)}
+        return {"dataset": self.dataset.name, "world": self.world, "score": self.score, **numbers}
+
+    def recorder(self) -> "Recorder":
+        """What asks the world model; each worker makes its own."""
+        from lpa_cwm.adjudicate.analytic import Analytic
+        from lpa_cwm.hub import load_score, load_world
+        from lpa_cwm.training.evidence_cache import Recorder
+
+        return Recorder(load_world(self.world), Analytic(load_score(self.score)), self.masks, device=self.device)
 
     def source(self) -> "Correspondences":
         """Tracks of annotated videos, or flow of records."""

@@ -4,16 +4,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
-
-if TYPE_CHECKING:
-    from lpa_cwm.experiments.predict import Executor
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class Predict:
         from lpa_cwm.data.tapvid import load_dataset
         from lpa_cwm.experiments.manifest import manifest_of
         from lpa_cwm.experiments.predict import Job, predict
+        from lpa_cwm.experiments.ray_cluster import executor
         from lpa_cwm.experiments.run import Run, software
         from lpa_cwm.sharding import Shard
 
@@ -61,7 +59,7 @@ class Predict:
         path = str(self.dataset.resolve())
         run = Run(self.method, self.identity(), path, self.selection, manifest_of(dataset), software())
         job = Job(dataset, partial(hub.tracker, self.method, **self.settings()))
-        made, present = predict(job, run, self.out, self.make_executor(), shard)
+        made, present = predict(job, run, self.out, executor(self.executor, self.device, self.workers), shard)
         self.report(made, present, len(dataset))
 
     def settings(self) -> dict[str, Any]:
@@ -89,13 +87,6 @@ class Predict:
         shipped = digest_of(sorted(packaged_weights("").glob("*.safetensors")))
         given = digest_of([self.weights]) if self.weights else None
         return names | {"numbers": asdict(self.numbers), "weights": given, "shipped_weights": shipped}
-
-    def make_executor(self) -> "Executor":
-        """How the work is done."""
-        from lpa_cwm.experiments.predict import in_this_process
-        from lpa_cwm.experiments.ray_cluster import OverRay
-
-        return OverRay(self.device, self.workers) if self.executor == "ray" else in_this_process
 
     def report(self, made: int, present: int, total: int) -> None:
         """Say what was done and where it is."""

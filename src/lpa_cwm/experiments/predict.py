@@ -1,7 +1,7 @@
 """From a data set and a tracker to prediction files: resumable, divisible, the same bytes however it is run."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,27 +15,21 @@ from lpa_cwm.experiments.run import Run
 from lpa_cwm.interfaces import Tracker
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.progress import progress
-from lpa_cwm.sharding import Shard
+from lpa_cwm.sharding import Executor, Shard, in_this_process
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs; it makes the tracker itself, once."""
+    """The videos of a data set as pieces of work; each worker makes the tracker itself, once."""
 
     dataset: TapVid
     make_tracker: Callable[[], Tracker]
 
-
-Executor = Callable[[Job, list[int]], Iterator[tuple[int, Prediction]]]
-"""Yields the prediction of each video, in any order."""
-
-
-def in_this_process(job: Job, indices: list[int]) -> Iterator[tuple[int, Prediction]]:
-    """One video after the other."""
-    tracker = job.make_tracker()
-    for index in indices:
-        yield index, follow(tracker, job.dataset[index], job.dataset.selection)
+    def begin(self) -> Callable[[int], Prediction]:
+        """What follows the video of a number."""
+        tracker = self.make_tracker()
+        return lambda index: follow(tracker, self.dataset[index], self.dataset.selection)
 
 
 def predict(

@@ -1,7 +1,7 @@
 """What LPA sees, written once: a safetensors file per video, never the raw responses."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from lpa_cwm.geometry import View
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.probe import Probe
 from lpa_cwm.sampling import look
-from lpa_cwm.sharding import Shard
+from lpa_cwm.sharding import Executor, Shard, in_this_process
 from lpa_cwm.training.groups import Correspondence, Correspondences
 from lpa_cwm.types import Candidates, Pair
 from lpa_cwm.world.masks import random_masks, shared
@@ -114,17 +114,38 @@ def join(parts: Sequence[Groups], one_pair: bool = False) -> Groups:
     return Groups(**columns)
 
 
+@dataclass(frozen=True)
+class Job:
+    """The videos of a source as pieces of work; each worker makes the recorder itself, once."""
+
+    source: Correspondences
+    make_recorder: Callable[[], Recorder]
+
+    def begin(self) -> Callable[[int], Groups | None]:
+        """What records the video of a number; None if nothing moves in it."""
+        recorder = self.make_recorder()
+
+        def record(video: int) -> Groups | None:
+            parts = [recorder.record(correspondence) for correspondence in self.source.of(video)]
+            return join(parts) if parts else None
+
+        return record
+
+
 def cache(
-    source: Correspondences, recorder: Recorder, out: Path, shard: Shard | None = None
-) -> Iterator[tuple[str, int]]:
-    """Write the videos of a shard that are not there yet; yields each video's name and number of groups."""
-    for video in (shard or Shard()).of(len(source.videos)):
-        path = out / f"{video:06d}.safetensors"
-        if not path.exists():
-            parts = [recorder.record(correspondence) for correspondence in source.of(video)]
-            # A video in which nothing moves is remembered as an empty file, so that it is not tried again.
-            write(path, join(parts) if parts else None, source.videos[video])
-        yield source.videos[video], size_of(path)
+    job: Job, out: Path, executor: Executor = in_this_process, shard: Shard | None = None
+) -> Iterator[tuple[Path, int]]:
+    """Write the videos of a shard that are not there yet; yields each video's file and number of groups."""
+    videos = job.source.videos
+    mine = (shard or Shard()).of(len(videos))
+    paths = {video: out / f"{video:06d}.safetensors" for video in mine}
+    todo = [video for video in mine if not paths[video].exists()]
+    for video in sorted(set(mine).difference(todo)):
+        yield paths[video], size_of(paths[video])
+    for video, groups in executor(job, todo) if todo else ():
+        # A video in which nothing moves is remembered as an empty file, so that it is not tried again.
+        write(paths[video], groups, videos[video])
+        yield paths[video], len(groups) if groups else 0
 
 
 def write(path: Path, groups: Groups | None, video: str) -> None:

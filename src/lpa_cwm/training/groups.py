@@ -1,6 +1,7 @@
 """Queries with known endpoints: what the evidence cache is made from."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -8,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.data.correspondence import MatchSampler
+from lpa_cwm.data.correspondence import Matches, MatchSampler, Tally
 from lpa_cwm.data.movif import MoviClips
 from lpa_cwm.interfaces import Dataset
 from lpa_cwm.keys import generator
@@ -101,12 +102,19 @@ class RecordCorrespondences:
     def videos(self) -> Sequence[str]:
         return [entry.name for entry in self.clips.entries]
 
-    def of(self, video: int) -> Iterator[Correspondence]:
-        """Keyed frames of one video."""
+    def matches(self, video: int) -> Iterator[tuple[Matches, Tally]]:
+        """Keyed frames of one video: the points drawn, and the verdicts on all pixels."""
         clip = self.clips[video]
         order = torch.randperm(len(clip) - 1, generator=generator("frames", self.videos[video]))
-        for start in order[: self.pairs].sort().values.tolist():
-            matches, _ = MatchSampler(self.queries)(clip, start)
-            if len(matches.xy):
-                identity = (clip.name, start, start + 1)
-                yield Correspondence(matches.source, matches.target, matches.xy, matches.goal, identity)
+        return (MatchSampler(self.queries)(clip, start) for start in order[: self.pairs].sort().values.tolist())
+
+    def of(self, video: int) -> Iterator[Correspondence]:
+        """Those frame pairs of one video in which a pixel passed."""
+        for found, _ in self.matches(video):
+            if len(found.xy):
+                identity = (found.clip, found.frame, found.frame + 1)
+                yield Correspondence(found.source, found.target, found.xy, found.goal, identity)
+
+    def tally(self, videos: Iterable[int]) -> Tally:
+        """What the filter made of all pixels of the frame pairs of some videos."""
+        return sum((tally for video in videos for _, tally in self.matches(video)), Tally(Counter()))
