@@ -9,7 +9,7 @@ from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.world.compact.bump import Bump
 from lpa_cwm.world.compact.match import PATCH, match, patch_centres, smooth_basis
 from lpa_cwm.world.compact.network import Network, pixels_of
-from lpa_cwm.world.compact.propagate import divide, fit, solve, strongest
+from lpa_cwm.world.compact.propagate import Hearing, divide, fit, moments, solve, strongest
 from lpa_cwm.world.compact.read import EVIDENCE, Voters
 from lpa_cwm.world.compact.render import draw
 from lpa_cwm.world.compact.world import CompactWorld
@@ -192,7 +192,8 @@ def test_an_affine_motion_is_fitted_exactly():
     centres = patch_centres(HW)
     crowd = voters(20, lambda xy: xy @ linear.T + shift)
     weight = torch.rand(1, CELLS, 2, 20).softmax(-1)
-    offset, gradient = fit(weight, crowd, centres, torch.tensor(1e-7))
+    mean, sums = weight @ crowd.offset[:, None], weight @ moments(crowd).flatten(2)[:, None]
+    offset, gradient = fit(mean, sums, centres, torch.tensor(1e-7))
     torch.testing.assert_close(offset[0, :, 0], centres @ linear.T + shift, atol=0.05, rtol=0)
     torch.testing.assert_close(gradient, linear.expand_as(gradient), atol=2e-3, rtol=0)
 
@@ -209,10 +210,12 @@ def test_small_systems_are_solved():
 def test_motions_are_told_apart_and_no_weight_is_used_twice():
     kin = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2), torch.ones(1, 1))[None] * 0.999
     weight = torch.tensor([[[0.1, 0.2, 0.1, 0.25, 0.15, 0.2]]])
-    seeds = strongest(weight, kin, torch.tensor(1.0), 3)
+    heard = torch.tensor([[[5, 3, 0, 1, 4, 2]]])
+    hearing = Hearing(heard, voters=6)
+    seeds = strongest(hearing, weight.gather(2, heard), kin, torch.tensor(1.0), 3)
     groups = torch.tensor([0, 0, 0, 1, 1, 2])[seeds[0, 0]]
     assert sorted(groups.tolist()) == [0, 1, 2]
-    shares = divide(weight, kin, seeds)
+    shares = hearing.spread(divide(hearing, weight.gather(2, heard), kin, seeds))
     assert (shares.sum(2) <= weight + 1e-6).all()
     torch.testing.assert_close(shares.sum(2), weight, atol=1e-3, rtol=0)
 

@@ -29,6 +29,8 @@ COLOUR = 0.01
 """Weight of the difference of mean colours, which light changes, against that of the shapes."""
 FLOOR = 2e-4
 """Mean squared error that counts as none."""
+AT_ONCE = 32
+"""Patches compared with all positions at a time: their costs fit into a processor's cache."""
 LUMA = (0.299, 0.587, 0.114)
 
 
@@ -91,16 +93,28 @@ def coarse_search(
     hw = (found.shape[-2] // BLOCK * BLOCK, found.shape[-1] // BLOCK * BLOCK)
     found = found[..., : hw[0], : hw[1]]
     positions = pixel_centres(hw, source.device) * STRIDE + (PATCH - STRIDE) / 2
-    # Squared distances as one product; positions are grouped by block first, so that a reduction finds block minima.
-    found = rearrange(found, "b d (i u) (j v) -> b d (i j u v)", u=BLOCK, v=BLOCK)
-    positions = rearrange(positions, "(i u) (j v) d -> (i j u v) d", u=BLOCK, v=BLOCK)
-    cost = found.square().sum(1, keepdim=True) + wanted.square().sum(2, keepdim=True) - 2 * wanted @ found
-    far = torch.cdist(centres, positions.expand(len(source), -1, -1))
-    cost = (cost + 3 * PATCH**2 * FLOOR) * (1 + FURTHER * far)
-    least, inner = rearrange(cost, "b p (s q) -> b p s q", q=BLOCK**2).min(-1)
-    squares = least.topk(min(keep, least.shape[-1]), largest=False).indices
-    index = squares * BLOCK**2 + inner.gather(-1, squares)
-    return positions[index] - centres[:, :, None]
+    # Positions of the same place within their blocks are together, so that block minima are elementwise.
+    found = rearrange(found, "b d (i u) (j v) -> b d (u v i j)", u=BLOCK, v=BLOCK)
+    positions = rearrange(positions, "(i u) (j v) d -> (u v i j) d", u=BLOCK, v=BLOCK)
+    # Squared distances, and the floor, as one product.
+    lengths = wanted.square().sum(-1, keepdim=True) + 3 * PATCH**2 * FLOOR
+    wanted = torch.cat((-2 * wanted, torch.ones_like(lengths), lengths), dim=-1)
+    found = torch.cat((found, found.square().sum(1, keepdim=True), torch.ones_like(found[:, :1])), dim=1)
+    parts = zip(wanted.split(AT_ONCE, dim=1), centres.split(AT_ONCE, dim=1), strict=True)
+    best = [best_of_blocks(some @ found, places, positions, keep) for some, places in parts]
+    return positions[torch.cat(best, dim=1)] - centres[:, :, None]
+
+
+def best_of_blocks(
+    cost: Float[Tensor, "b p s"], centres: Float[Tensor, "b p 2"], positions: Float[Tensor, "s 2"], keep: int
+) -> Int[Tensor, "b p k"]:
+    """Numbers of the best positions, one for each of the `keep` best blocks; the costs are overwritten."""
+    cost *= torch.cdist(centres, positions.expand(len(cost), -1, -1)).mul_(FURTHER).add_(1)
+    inner = rearrange(cost, "b p (q s) -> b p q s", q=BLOCK**2)
+    least = inner.amin(2)
+    blocks = least.topk(min(keep, least.shape[-1]), largest=False).indices
+    inner = inner.gather(3, blocks[:, :, None].expand(-1, -1, BLOCK**2, -1)).argmin(2)
+    return inner * least.shape[-1] + blocks
 
 
 def window(image: Float[Tensor, "b c h w"], centre: Float[Tensor, "b p k 2"], side: int) -> Float[Tensor, "b p k c s"]:
@@ -115,9 +129,12 @@ def nearest_pixel(
 ) -> Float[Tensor, "b p k 2"]:
     """The best of the nine places a pixel around, by squared error."""
     around = window(grey[:, :1], place, PATCH + 2)[..., 0, :]
-    around = rearrange(around, "b p k (i j) -> b p k i j", i=PATCH + 2)
-    shifts = around.unfold(3, PATCH, 1).unfold(4, PATCH, 1)
-    error = (shifts - rearrange(patch, "b p (i j) -> b p 1 1 1 i j", i=PATCH)).square().sum((-2, -1))
+    around = rearrange(around, "b p k (i j) -> k (b p) i j", i=PATCH + 2)
+    kernel = rearrange(patch, "b p (i j) -> (b p) 1 i j", i=PATCH)
+    # The square of the difference without that of the patch, which is the same for all nine.
+    error = F.avg_pool2d(around.square(), PATCH, stride=1, divisor_override=1)
+    error = error - 2 * F.conv2d(around, kernel, groups=len(kernel))
+    error = rearrange(error, "k (b p) i j -> b p k i j", b=len(patch))
     best = error.flatten(-2).argmin(-1)
     return place + torch.stack((best % 3, best // 3), dim=-1) - 1
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -37,6 +36,39 @@ class Motions:
     """Log-sum of all answers: low where no voter speaks for the cell."""
     identity: Float[Tensor, "b p k c"]
     """Weighted mean description of the places the motion's voters come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Which voters each cell listens to: the rest are too far or too little believed to change its motion."""
+
+    index: Int[Tensor, "b p l"]
+    voters: int
+
+    @classmethod
+    def of(cls, voters: Voters, distance: Float[Tensor, "b p v"], most: int) -> "Hearing":
+        """The `most` voters with the largest belief less distance."""
+        worth = voters.log_belief.detach()[:, None] - distance
+        return cls(worth.topk(min(most, worth.shape[-1]), sorted=False).indices, worth.shape[-1])
+
+    def of_voter(self, values: Float[Tensor, "b v f"]) -> Float[Tensor, "b p l f"]:
+        """What is known of the voters, for each cell that hears them."""
+        flat = self.index.flatten(1)[..., None].expand(-1, -1, values.shape[-1])
+        return values.gather(1, flat).unflatten(1, self.index.shape[1:])
+
+    def of_pair(self, values: Float[Tensor, "b p v"]) -> Float[Tensor, "b p l"]:
+        """What is known of cells and voters, of those that are heard."""
+        return values.gather(2, self.index)
+
+    def of_seed(self, kin: Float[Tensor, "b v v"], seed: Int[Tensor, "b p"]) -> Float[Tensor, "b p l"]:
+        """The row of a matrix over the voters that belongs to one voter of each cell."""
+        flat = (seed[..., None] * self.voters + self.index).flatten(1)
+        return kin.flatten(1).gather(1, flat).unflatten(1, self.index.shape[1:])
+
+    def spread(self, values: Float[Tensor, "b p *k l"]) -> Float[Tensor, "b p *k v"]:
+        """Values over all voters, zero for those that are not heard; a plain matrix, for products."""
+        index = self.index if values.ndim == 3 else self.index[:, :, None].expand(-1, -1, values.shape[2], -1)
+        return values.new_zeros(*values.shape[:-1], self.voters).scatter(-1, index, values)
 
 
 def foretold(voters: Voters, xy: Float[Tensor, "b p 2"]) -> Float[Tensor, "b p v 2"]:
@@ -78,12 +110,13 @@ def solve(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
 
 
 def fit(
-    weight: Float[Tensor, "b p k v"], voters: Voters, centres: Float[Tensor, "p 2"], stiffness: Tensor
+    mean: Float[Tensor, "b p k 2"], sums: Float[Tensor, "b p k 18"], centres: Float[Tensor, "p 2"], stiffness: Tensor
 ) -> tuple[Float[Tensor, "b p k 2"], Float[Tensor, "b p k 2 2"]]:
-    """Weighted least-squares affine motions about each cell's centre; `stiffness` draws the linear part to zero."""
-    mean = torch.einsum("bpkv,bvd->bpkd", weight, voters.offset)
-    sums = torch.einsum("bpkv,bvf->bpkf", weight, moments(voters).flatten(2)).unflatten(-1, (2, 9))
-    m1, mx, my, mxx, mxy, myy, r1, rx, ry = sums.unbind(-1)
+    """Least-squares affine motions about each cell's centre, from weighted means of the voters' offsets and `moments`.
+
+    `stiffness` draws the linear part to zero.
+    """
+    m1, mx, my, mxx, mxy, myy, r1, rx, ry = sums.unflatten(-1, (2, 9)).unbind(-1)
     x, y = (centres / UNIT)[:, None, None].unbind(-1)
     # Moments about the cell's centre instead of the corner of the image.
     mxx, mxy, myy = mxx - 2 * x * mx + x * x * m1, mxy - x * my - y * mx + x * y * m1, myy - 2 * y * my + y * y * m1
@@ -98,10 +131,10 @@ def fit(
 class Propagator(nn.Module):
     """Motions of the cells."""
 
-    def __init__(self, groups: int, channels: int, plain: int, motions: int) -> None:
-        """`channels` of the context are compared in `groups`; `plain` ones are read as they are."""
+    def __init__(self, groups: int, channels: int, plain: int, motions: int, heard: int) -> None:
+        """`channels` of the context are compared in `groups`, `plain` ones are read as they are; `heard` per cell."""
         super().__init__()
-        self.groups, self.channels, self.motions = groups, channels, motions
+        self.groups, self.channels, self.motions, self.heard = groups, channels, motions, heard
         # The first layer is split into what a pair and what a voter has, for there are far more pairs than voters.
         self.of_pair = nn.Linear(groups + 3 + plain, HIDDEN)
         self.of_voter = nn.Linear(1 + EVIDENCE + plain, HIDDEN, bias=False)
@@ -121,65 +154,75 @@ class Propagator(nn.Module):
         return torch.exp(-(0.5 * miss / (self.slack.square() + (self.stretch * apart).square())).clamp(max=LEAST))
 
     def answers(
-        self, voters: Voters, centres: Float[Tensor, "p 2"], context: Float[Tensor, "b c h w"]
-    ) -> Float[Tensor, "b p v"]:
-        """Logits of every voter for every cell."""
-        origin = centres[:, None] + foretold(voters, centres.expand(len(context), -1, -1))
-        points = rearrange(origin, "b p v d -> b (p v) d")
-        seen = read(context, points / COARSE_STRIDE).unflatten(1, (len(centres), -1))
-        same = agreement(seen[..., : self.channels], voters.place[:, None, :, : self.channels], self.groups)
-        apart = torch.cdist(centres.expand(len(seen), -1, -1), voters.centre) / PATCH
+        self,
+        voters: Voters,
+        hearing: Hearing,
+        centres: Float[Tensor, "p 2"],
+        apart: Float[Tensor, "b p l"],
+        context: Float[Tensor, "b c h w"],
+    ) -> Float[Tensor, "b p l"]:
+        """Logits of every voter that a cell hears; `apart` are their distances in patches."""
+        told = foretold(voters, centres.expand(len(context), -1, -1))
+        told = told.gather(2, hearing.index[..., None].expand(-1, -1, -1, 2))
+        origin = centres[:, None] + told
+        seen = read(context, origin.flatten(1, 2) / COARSE_STRIDE).unflatten(1, origin.shape[1:3])
+        place = hearing.of_voter(voters.place[..., : self.channels])
+        same = agreement(seen[..., : self.channels], place, self.groups)
         hw = (context.shape[-2] * COARSE_STRIDE, context.shape[-1] * COARSE_STRIDE)
         outside = 1.0 - inside(origin, hw).to(seen.dtype)
         geometry = torch.stack((torch.log1p(apart), apart / 8, outside), dim=-1)
         own = torch.cat((voters.log_belief[..., None], voters.evidence, voters.place[..., self.channels :]), dim=-1)
         pair = self.of_pair(torch.cat((same, geometry, seen[..., self.channels :]), dim=-1))
-        learned = self.answer(F.relu(pair + self.of_voter(own)[:, None]))
-        fixed = (self.likeness * same).sum(-1) - apart / self.reach.clamp(min=0.5) - 4 * outside
-        return voters.log_belief[:, None] + fixed + learned[..., 0]
+        learned = self.answer(F.relu(pair + hearing.of_voter(self.of_voter(own))))
+        fixed = same @ self.likeness - apart / self.nearness - 4 * outside
+        return hearing.of_voter(voters.log_belief[..., None])[..., 0] + fixed + learned[..., 0]
+
+    @property
+    def nearness(self) -> Float[Tensor, ""]:
+        """Patches over which a voter's say falls to a third."""
+        return self.reach.clamp(min=0.5)
 
     def forward(self, voters: Voters, hw: tuple[int, int], context: Float[Tensor, "b c h w"]) -> Motions:
         """The strongest motions of each cell."""
         centres = patch_centres(hw, context.device)
-        answers = self.answers(voters, centres, context)
+        apart = torch.cdist(centres.expand(len(context), -1, -1), voters.centre) / PATCH
+        hearing = Hearing.of(voters, apart / self.nearness.detach(), self.heard)
+        answers = self.answers(voters, hearing, centres, hearing.of_pair(apart), context)
         weight = (answers - answers.detach().amax(-1, keepdim=True)).clamp(min=-LEAST).softmax(-1)
         kin = self.kinship(voters)
         power = 1 + self.crowd.abs()
-        seeds = strongest(weight.detach(), kin.detach(), power.detach(), self.motions)
-        shares = divide(weight, kin, seeds)
+        seeds = strongest(hearing, weight.detach(), kin.detach(), power.detach(), self.motions)
+        shares = divide(hearing, weight, kin, seeds)
         # A norm above the first: many distant voters do not outweigh a near one.
         mass = (shares + 1e-9).pow(power).sum(-1).pow(1 / power)
-        relative = shares / (shares.sum(-1, keepdim=True) + 1e-8)
-        offset, linear = fit(relative, voters, centres, self.log_stiffness.exp())
-        light = torch.einsum("bpkv,bvc->bpkc", relative, voters.light)
-        identity = torch.einsum("bpkv,bvc->bpkc", relative, voters.place)
+        relative = hearing.spread(shares / (shares.sum(-1, keepdim=True) + 1e-8))
+        known = torch.cat((voters.offset, moments(voters).flatten(2), voters.light, voters.place), dim=-1)
+        means = (relative.flatten(1, 2) @ known).unflatten(1, shares.shape[1:3])
+        offset, sums, light, identity = means.split((2, 18, 3, voters.place.shape[-1]), dim=-1)
+        offset, linear = fit(offset, sums, centres, self.log_stiffness.exp())
         return Motions(offset, linear, light, torch.log(mass + 1e-6), answers.logsumexp(-1), identity)
 
 
 def strongest(
-    weight: Float[Tensor, "b p v"], kin: Float[Tensor, "b v v"], power: Tensor, count: int
+    hearing: Hearing, weight: Float[Tensor, "b p l"], kin: Float[Tensor, "b v v"], power: Tensor, count: int
 ) -> Int[Tensor, "b p k"]:
     """For each cell the voters whose motion most weight agrees on, each after the ones before are explained."""
     left, seeds = weight, []
     for _ in range(count):
-        seed = ((left + 1e-9).pow(power) @ kin.mT * left).argmax(-1)
-        seeds.append(seed)
-        left = left * (1 - rows(kin, seed))
+        agreed = hearing.of_pair(hearing.spread((left + 1e-9).pow(power)) @ kin.mT)
+        best = (agreed * left).argmax(-1, keepdim=True)
+        seeds.append(hearing.index.gather(-1, best)[..., 0])
+        left = left * (1 - hearing.of_seed(kin, seeds[-1]))
     return torch.stack(seeds, dim=-1)
 
 
-def rows(kin: Float[Tensor, "b v v"], index: Int[Tensor, "b p"]) -> Float[Tensor, "b p v"]:
-    """One row of the matrix for each cell."""
-    return kin.gather(1, index[..., None].expand(-1, -1, kin.shape[-1]))
-
-
 def divide(
-    weight: Float[Tensor, "b p v"], kin: Float[Tensor, "b v v"], seeds: Int[Tensor, "b p k"]
-) -> Float[Tensor, "b p k v"]:
+    hearing: Hearing, weight: Float[Tensor, "b p l"], kin: Float[Tensor, "b v v"], seeds: Int[Tensor, "b p k"]
+) -> Float[Tensor, "b p k l"]:
     """The voters' weight divided among the motions; what none of them explains is left out."""
     left, shares = weight, []
     for seed in seeds.unbind(-1):
-        like = rows(kin, seed)
+        like = hearing.of_seed(kin, seed)
         shares.append(left * like)
         left = left * (1 - like)
     return torch.stack(shares, dim=2)
