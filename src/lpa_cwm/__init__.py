@@ -1,5 +1,11 @@
 """Point motion from counterfactual world models.
 
+>>> import lpa_cwm as lc
+>>> from lpa_cwm.bundled import bundled_clip
+>>> tracks = lc.load("uniform", "toy", lc.Method(masks=2)).track(bundled_clip("toy"), lc.grid(1, frame=22))
+>>> tracks.xy.shape
+torch.Size([1, 24, 2])
+
 Names are imported on first use, so that `lpa_cwm.metrics` works with numpy alone.
 """
 
@@ -8,27 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpa_cwm import metrics as metrics
+    from lpa_cwm.adjudicate.learned import Learned as Learned
     from lpa_cwm.config import Method as Method
     from lpa_cwm.data.video import read as read
     from lpa_cwm.data.video import write as write
     from lpa_cwm.errors import InputError as InputError
     from lpa_cwm.hub import load as load
+    from lpa_cwm.interfaces import Adjudicator as Adjudicator
+    from lpa_cwm.interfaces import WorldModel as WorldModel
     from lpa_cwm.types import Clip as Clip
     from lpa_cwm.types import Grid as Grid
     from lpa_cwm.types import Queries as Queries
     from lpa_cwm.types import Tracks as Tracks
+    from lpa_cwm.world.compact.world import CompactWorld as CompactWorld
 
     grid = Grid
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Adjudicator": "interfaces",
     "Clip": "types",
+    "CompactWorld": "world.compact.world",
     "Grid": "types",
     "InputError": "errors",
+    "Learned": "adjudicate.learned",
     "Method": "config",
     "Queries": "types",
     "Tracks": "types",
+    "WorldModel": "interfaces",
     "load": "hub",
     "metrics": "",
     "read": "data.video",

@@ -34,7 +34,11 @@ def load(
     device: str = "cpu",
     quiet: bool = True,
 ) -> CwmTracker:
-    """A tracker from names, or from any world model with the three verbs and any callable as adjudicator."""
+    """A tracker from names, or from any world model with the three verbs and any callable as adjudicator.
+
+    >>> load("uniform", "toy").method.masks
+    10
+    """
     world = load_world(world) if isinstance(world, str) else world
     method = load_adjudicator(method, score, weights, device) if isinstance(method, str) else method
     numbers = numbers or Method()
@@ -95,9 +99,11 @@ def load_learned(path: Path) -> Learned:
         raise InputError(
             f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another method."
         )
-    network = Learned()
     try:
-        network.load_state_dict(load_file(path))
+        weights = load_file(path)
+        # Ablated networks lack branches, and their files the weights of these.
+        network = Learned(*(any(name.startswith(part) for name in weights) for part in ("interact.", "local.")))
+        network.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise InputError(

@@ -27,6 +27,7 @@ class Audit:
 
         from lpa_cwm.experiments.audit import audit
         from lpa_cwm.hub import load_learned, packaged_lpa
+        from lpa_cwm.metrics.measures import plain
         from lpa_cwm.report.audit import draw, table
         from lpa_cwm.training.evidence_cache import read
         from lpa_cwm.training.lpa import weigh
@@ -42,7 +43,7 @@ class Audit:
             draw(beliefs, self.out)
         if self.json:
             counted = {"groups": len(groups), "videos": len(set(videos)), "written": self.out and str(self.out)}
-            print(json.dumps(counted | {"beliefs": {name: asdict(belief) for name, belief in beliefs.items()}}))
+            print(json.dumps(counted | {"beliefs": {name: plain(asdict(belief)) for name, belief in beliefs.items()}}))
             return
         print(f"{len(groups)} groups of {len(set(videos))} videos")
         print(table(beliefs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.config import METHOD, METHODS, WORLD, Method
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, need
 
 if TYPE_CHECKING:
     from lpa_cwm.types import Clip, Queries, Tracks
@@ -37,7 +37,7 @@ class Track:
     out: Path | None = None
     """Write the video with the tracks drawn on it."""
     save: Path | None = None
-    """Write the tracks as .csv or .npz."""
+    """Write the tracks as .csv, .npz, or a recording for the rerun viewer (.rrd)."""
     plan: bool = False
     """Print what it would cost, and stop."""
     json: bool = False
@@ -49,9 +49,11 @@ class Track:
 
     def run(self) -> None:
         """Read, track, write."""
-        for path, kinds in ((self.out, (".mp4", ".mkv", ".mov")), (self.save, (".csv", ".npz"))):
+        for path, kinds in ((self.out, (".mp4", ".mkv", ".mov")), (self.save, (".csv", ".npz", ".rrd"))):
             if path is not None and path.suffix not in kinds:
                 raise InputError(f"Cannot write {path}; the name must end in one of {', '.join(kinds)}.")
+        if self.save and self.save.suffix == ".rrd":
+            need("rerun", extra="rerun")
         clip = self.read()
         queries = self.queries(clip)
         if self.plan:
@@ -87,9 +89,12 @@ class Track:
         return hub.tracker(self.method, device=self.device).track(clip, queries)
 
     def write(self, clip: "Clip", tracks: "Tracks") -> None:
+        from lpa_cwm import rerun
         from lpa_cwm.data.video import write
 
-        if self.save:
+        if self.save and self.save.suffix == ".rrd":
+            rerun.save(self.save, clip, tracks)
+        elif self.save:
             tracks.save(self.save)
         if self.out:
             write(self.out, tracks.overlay(clip), clip.fps)

@@ -48,7 +48,9 @@ class Measures:
 
 
 def plain(value: Any) -> Any:
-    """The same number or nested lists of numbers, with None for NaN, which JSON cannot hold."""
+    """The same number, or nested lists and dictionaries of numbers, with None for NaN, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list):
         return [plain(part) for part in value]
     return None if value != value else value
