@@ -2,6 +2,7 @@
 
 lpa-cwm fetch raft
 python benchmarks/raft.py                      # raft-small and raft-sintel, 256 x 256, 12 iterations
+python benchmarks/raft.py --pairs real_dev.pkl # also the end-point error on its Middlebury pairs
 PYTHONPATH=/where/torchvision/is python benchmarks/raft.py --torchvision
 
 The plain form follows the published description step by step: windows are read with `grid_sample`, gates see hidden
@@ -13,6 +14,7 @@ beside it when two operators are declared first.
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,9 +22,12 @@ import torch.nn.functional as F
 import tyro
 from einops import rearrange
 
+from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.raft import RaftFlow, read_raft
 from lpa_cwm.baselines.raft.weights import renamed
 from lpa_cwm.data.fetch import RAFT
+from lpa_cwm.data.selection import Selection
+from lpa_cwm.data.tapvid import load_dataset
 
 
 class Plain:
@@ -168,6 +173,21 @@ def timed(versions, pair, repeats):
     return {name: float(np.median(values)) for name, values in seconds.items()}
 
 
+def end_point_errors(path):
+    """Mean distance from the truth in each Middlebury pair of a data set, by weights and number of iterations."""
+    dataset = load_dataset(path, Selection(videos=("middlebury/*",)))
+    samples = [dataset[index] for index in range(len(dataset))]
+    for file in ("raft-sintel.pth", "raft-small.pth", "raft-kitti.pth"):
+        network = read_raft(RAFT.path(file))
+        for iterations in (12, 20, 32):
+            tracker = PairwiseTracker(RaftFlow(network, iterations))
+            found = [tracker.track(sample.clip, sample.queries).xy[:, 1] for sample in samples]
+            pairs = zip(found, samples, strict=True)
+            errors = [(xy - sample.truth.xy[:, 1]).norm(dim=-1).mean().item() for xy, sample in pairs]
+            each = ", ".join(f"{name} {error:.3f}" for name, error in zip(dataset.names, errors, strict=True))
+            print(f"{file}, {iterations} iterations: end-point error {np.mean(errors):.3f} px ({each})")
+
+
 @dataclass
 class Options:
     """What to compare."""
@@ -177,6 +197,8 @@ class Options:
     threads: int = 1
     torchvision: bool = False
     """Also compare with torchvision, if it can be imported."""
+    pairs: Path | None = None
+    """Also measure the end-point error on the Middlebury pairs of this data set."""
 
 
 def main(options: Options):
@@ -200,6 +222,8 @@ def main(options: Options):
             print(f"  {name:12} {value:6.3f} s   {ratio:5.2f} x ours   differs by {difference:.1e} px")
         print(f"  ours, both directions: {both:6.3f} s   {2 * seconds['plain'] / both:5.2f} x faster than plain")
     del library
+    if options.pairs:
+        end_point_errors(options.pairs)
 
 
 if __name__ == "__main__":

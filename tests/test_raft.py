@@ -263,8 +263,11 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_raft(tmp_path / "none.pth")
     (tmp_path / "text.pth").write_text("hello")
-    with pytest.raises(InputError, match="not a file of named tensors"):
+    with pytest.raises(InputError, match="does not hold named tensors"):
         read_raft(tmp_path / "text.pth")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(InputError, match="not an archive of arrays"):
+        read_raft(tmp_path / "text.npz")
     state = untrained(LARGE).network.state_dict()
     del state["fnet.conv1.bias"]
     torch.save(state, tmp_path / "less.pth")

@@ -4,8 +4,6 @@ The names of the parts are those of the published state dict, so the file is loa
 """
 
 import math
-import pickle
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,9 +16,11 @@ from torch import Tensor, nn
 from lpa_cwm.adjudicate.score.noise import TIME, deviation
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import cache_dir
+from lpa_cwm.foreign import check_fit, tensors
 
 FILE = "256x256_diffusion_uncond.pt"
 URL = f"https://openaipublic.blob.core.windows.net/diffusion/jul-2021/{FILE}"
+EXPECTED = f"the file {URL}"
 BYTES = 2_211_383_297
 SHA256 = "a37c32fffd316cd494cf3f35b339936debdc1576dad13fe57c42399a5dbc78b1"
 TIMESTEP = 999 * TIME
@@ -196,15 +196,6 @@ def load(path: Path | None = None, half: bool = False) -> AdmScore:
 
 def published(path: Path, network: UNet) -> dict[str, Tensor]:
     """The state dict in a file, once its names and shapes are known to be the network's."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-        found = {name: tensor.shape for name, tensor in state.items()}
-    except (RuntimeError, AttributeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise InputError(f"{path} is not a state dict that torch can read; download {URL} again.") from error
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if wrong:
-        raise InputError(
-            f"{path} differs from the ADM layout in {len(wrong)} tensors, first {wrong[0]}; expected the file {URL}."
-        )
+    state = tensors(path, EXPECTED)
+    check_fit(state, network, path, EXPECTED)
     return state

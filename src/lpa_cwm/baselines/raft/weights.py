@@ -1,6 +1,7 @@
 """Published files of the RAFT family into our network, as they are."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from lpa_cwm.baselines.raft.network import LARGE, SMALL, SMURF, Layout, Raft
 from lpa_cwm.errors import InputError
+from lpa_cwm.foreign import check_fit, tensors
 
+EXPECTED = "a published RAFT file (.pth)"
 TENSORFLOW = re.compile(r"^(?:feature|flow)_model/(.+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE$")
 """A variable of SMURF's checkpoint; what its optimiser left there has longer names."""
 TORCHVISION = (
@@ -34,7 +37,8 @@ def load(path: Path) -> Raft:
     """The network that the file is for: RAFT, small RAFT or SMURF."""
     state = entries(path)
     network = Raft(layout_of(state))
-    fill(network, state, path)
+    check_fit(state, network, path, EXPECTED)
+    network.load_state_dict(state)
     return network
 
 
@@ -42,13 +46,18 @@ def entries(path: Path) -> dict[str, Tensor]:
     """Tensors under the authors' names: from a `.pth` of RAFT's or torchvision's, or an `.npz` of SMURF's variables."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm fetch raft`.")
+    if path.suffix == ".npz":
+        return from_tensorflow(arrays(path))
+    return renamed({name.removeprefix("module."): tensor for name, tensor in tensors(path, EXPECTED).items()})
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    """What an archive of numpy's holds."""
     try:
-        if path.suffix == ".npz":
-            return from_tensorflow(dict(np.load(path, allow_pickle=False)))
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        return renamed({name.removeprefix("module."): tensor for name, tensor in state.items()})
-    except Exception as error:  # Foreign bytes are read until something, anything, fails.
-        raise InputError(f"{path} is not a file of named tensors; expected a published RAFT file (.pth).") from error
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not an archive of arrays; expected SMURF's variables (.npz).") from error
 
 
 def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,16 +93,3 @@ def layout_of(state: dict[str, Tensor]) -> Layout:
     if "update_block.gru.convz.weight" in state:
         return SMALL
     return LARGE if "cnet.norm1.weight" in state else SMURF
-
-
-def fill(network: Raft, state: dict[str, Tensor], path: Path) -> None:
-    """Load every tensor, or name the first that does not fit."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if wrong:
-        raise InputError(
-            f"{path} is not for this network: {len(wrong)} tensors differ, first {wrong[0]} "
-            f"({found.get(wrong[0], 'absent')} instead of {wanted.get(wrong[0], 'absent')})."
-        )
-    network.load_state_dict(state)

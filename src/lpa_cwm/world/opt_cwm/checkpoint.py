@@ -1,8 +1,6 @@
 """Reading the published checkpoint files as they are, and keeping them as one safetensors file."""
 
-import argparse
 import json
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import written_aside
+from lpa_cwm.foreign import check_fit, tensors
 from lpa_cwm.world.opt_cwm.generator import Generator
 from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
 from lpa_cwm.world.opt_cwm.world import OptCwm
@@ -28,6 +27,7 @@ PUBLISHED = {
 }
 """The two published predictors by the size of the frames they see."""
 PUBLISHED_GENERATOR = "opt_cwm_ckpt.pt"
+EXPECTED = "an Opt-CWM checkpoint for this size of frames"
 CONVERTED = "opt_cwm_{size}.safetensors"
 GENERATOR_PREFIX = "flow_predictor.perturber.nn."
 RENAMED = (
@@ -53,18 +53,10 @@ class Ignored:
 
 
 def entries(path: Path) -> dict[str, Tensor]:
-    """The tensors of a published file, without running anything that may be inside it."""
+    """The tensors of a published file."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; `lpa-cwm fetch opt-cwm` brings the published files.")
-    try:
-        # Training code often leaves its options beside the weights; a namespace runs nothing.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        return dict(content["model"])
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a published checkpoint (a file of tensors under 'model'); fetch it again."
-        ) from error
+    return tensors(path, EXPECTED, within="model")
 
 
 def renamed(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,17 +105,7 @@ def enlarged(table: Float[Tensor, "q d"], architecture: Architecture) -> Float[T
 
 def fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """Load every parameter, or say in one sentence which one does not fit."""
-    wanted = module.state_dict()
-    missing = sorted(wanted.keys() - state.keys())
-    unknown = sorted(state.keys() - wanted.keys())
-    if missing or unknown:
-        first = f"lacks {missing[0]}" if missing else f"also holds {unknown[0]}"
-        others = len(missing) + len(unknown) - 1
-        raise InputError(f"{path} {first} and differs in {others} more names; expected a published Opt-CWM checkpoint.")
-    for name, tensor in wanted.items():
-        if state[name].shape != tensor.shape:
-            given, expected = tuple(state[name].shape), tuple(tensor.shape)
-            raise InputError(f"{path}: {name} has shape {given}; expected {expected}; is this the file for this size?")
+    check_fit(state, module, path, EXPECTED)
     module.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     module.requires_grad_(False)
 
