@@ -23,6 +23,11 @@ def colour(index: int, count: int) -> Colour:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
+def enlargement(hw: tuple[int, int]) -> int:
+    """How many times larger a frame of this size is drawn."""
+    return max(1, round(SHORT_SIDE / min(hw)))
+
+
 def draw_tracks(
     frame: UInt8[Tensor, "3 h w"],
     xy: Float[Tensor, "n t 2"],
@@ -31,7 +36,7 @@ def draw_tracks(
     tail: int = 12,
 ) -> UInt8[Tensor, "3 h2 w2"]:
     """One frame with the tracks up to it; the last time is this frame's."""
-    enlarge = max(1, round(SHORT_SIDE / min(frame.shape[1:])))
+    enlarge = enlargement((frame.shape[1], frame.shape[2]))
     scale = enlarge * SMOOTH
     picture = Image.fromarray(rearrange(frame, "c h w -> h w c").cpu().numpy())
     size = picture.width * enlarge, picture.height * enlarge

@@ -36,6 +36,13 @@ class Explanation:
     """Final answer, in pixels of the clip."""
     end: Float[Tensor, "2"]
     """Final endpoint."""
+    visible_from: float
+    """Strength from which the point counts as visible."""
+
+    @property
+    def visible(self) -> bool:
+        """Whether the final response is strong enough."""
+        return bool(self.answer.strength[0] >= self.visible_from)
 
 
 @torch.inference_mode()
@@ -66,6 +73,7 @@ def explain(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -> Exp
         first=localise(response, tracker.method)[0],
         answer=answer,
         end=view.enter(answer.xy)[0],
+        visible_from=tracker.method.visible_from,
     )
 
 

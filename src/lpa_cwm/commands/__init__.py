@@ -9,6 +9,7 @@ from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.completion import Completion
 from lpa_cwm.commands.convert import Convert
+from lpa_cwm.commands.demo import Demo
 from lpa_cwm.commands.doctor import Doctor
 from lpa_cwm.commands.explain import Explain
 from lpa_cwm.commands.fetch import Fetch
@@ -32,6 +33,7 @@ class Command(Protocol):
 COMMANDS: dict[str, type[Command]] = {
     "track": Track,
     "explain": Explain,
+    "demo": Demo,
     "predict": Predict,
     "score": Score,
     "report": Report,

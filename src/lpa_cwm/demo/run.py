@@ -1,0 +1,108 @@
+"""Following a tab's points with each chosen method, with progress, until the end or until told to stop."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lpa_cwm.data.video import write
+from lpa_cwm.demo import models
+from lpa_cwm.demo.pictures import side_by_side
+from lpa_cwm.demo.session import Point, queries
+from lpa_cwm.errors import InputError
+from lpa_cwm.interfaces import WorldModel
+from lpa_cwm.tracker import checked, count_pairs
+from lpa_cwm.types import Clip, Tracks
+
+
+class Stopped(Exception):
+    """Somebody pressed the button."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A world model that says when it is asked about the next frame pair, and stops when it may not go on."""
+
+    world: WorldModel
+    next_pair: Callable[[], None]
+    may_go_on: Callable[[], bool]
+
+    @property
+    def size(self) -> int:
+        return self.world.size
+
+    @property
+    def patch(self) -> int:
+        return self.world.patch
+
+    def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Any:
+        """As the world does, after saying so."""
+        self._check()
+        self.next_pair()
+        return self.world.observe(source, target)
+
+    def imagine(self, scene: Any, hidden: Bool[Tensor, "m p"]) -> Any:
+        """As the world does, if work may go on."""
+        self._check()
+        return self.world.imagine(scene, hidden)
+
+    def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
+        """As the world does."""
+        return self.world.intervene(scene, factual, xy)
+
+    def _check(self) -> None:
+        if not self.may_go_on():
+            raise Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What can be downloaded: a table and an archive for each method, one video for all."""
+
+    csv: dict[str, Path]
+    npz: dict[str, Path]
+    mp4: Path
+
+
+def follow(
+    clip: Clip,
+    points: tuple[Point, ...],
+    methods: Iterable[str],
+    world: str,
+    report: Callable[[str, int, int], None] = lambda method, done, total: None,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> dict[str, Tracks]:
+    """The points' tracks by each method in turn; `report` hears the method and the frame pairs begun and in all."""
+    methods = list(methods)
+    if not methods:
+        raise InputError("No method is chosen; choose at least one.")
+    if not points:
+        raise InputError("There are no points to follow; click on the frame first.")
+    wanted = checked(clip, queries(points))
+    pairs, tracks = count_pairs(clip, wanted), {}
+    for number, method in enumerate(methods):
+        begun = count(number * pairs)
+        watched = Watched(
+            models.world(world),
+            lambda method=method, begun=begun: report(method, next(begun), pairs * len(methods)),
+            may_go_on,
+        )
+        tracks[method] = models.tracker(method, watched).track(clip, wanted)
+    return tracks
+
+
+def written(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ...], folder: Path) -> Files:
+    """All downloads, in a folder."""
+    csv = {method: folder / f"{clip.name}_{method}.csv" for method in tracks}
+    npz = {method: path.with_suffix(".npz") for method, path in csv.items()}
+    for method, found in tracks.items():
+        found.save(csv[method])
+        found.save(npz[method])
+    files = Files(csv, npz, folder / f"{clip.name}_{'_'.join(tracks)}.mp4")
+    shown = {models.TITLES[method]: found for method, found in tracks.items()}
+    write(files.mp4, side_by_side(clip, shown, points), clip.fps)
+    return files
