@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := data,flow,report,sim,ray
+EXTRAS := data,flow,report,sim,ray,torchmetrics
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -14,12 +14,16 @@ help:            ## list the targets
 	$(BIN)/python -m pip install --quiet -e .
 	touch $@
 
+.venv/docs: .venv/core
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
 .venv/dev: .venv/core
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]" --group dev
 	touch $@
 
 demo: .venv/core  ## follow points through the bundled clip, offline
-	$(BIN)/lpa-cwm track --grid 5 --reevaluation joint --out demo/overlay.mp4 --save demo/tracks.csv
+	$(BIN)/lpa-cwm track --grid 5 --out demo/overlay.mp4 --save demo/tracks.csv
 
 # One thread for each of the two workers: more would wait for each other.
 test: .venv/dev   ## the default suite: lint, types, layers, laws
@@ -28,10 +32,13 @@ test: .venv/dev   ## the default suite: lint, types, layers, laws
 test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow
 
+docs: .venv/docs  ## build the documentation into site/; a broken link or anchor is an error
+	$(BIN)/mkdocs build --strict
+
 format: .venv/dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:           ## remove what the targets made
-	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo test test-slow format clean
+.PHONY: help demo test test-slow docs format clean

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.world.masks import hide, neighbourhood, pooled, random_masks, separate, shared
+from lpa_cwm.world.masks import hide, jointly, neighbourhood, pooled, random_masks, separate, shared, together
 
 
 def test_921_of_1024_patches_are_hidden():
@@ -36,8 +36,22 @@ def test_editing_hides_the_neighbourhood_and_keeps_the_count(reveal):
 
 
 def test_hiding_more_than_a_mask_can_is_refused():
-    with pytest.raises(InputError, match="pool"):
+    with pytest.raises(InputError, match="query by query"):
         hide(random_masks(1, 1024, "c"), torch.ones(1024, dtype=torch.bool), "random", "c")
+
+
+def test_joint_masks_hide_the_neighbourhoods_of_their_queries_and_later_queries_change_nothing():
+    most = together(1024)
+    around = neighbourhood(torch.rand(2 * most + 3, 2) * 256, 256, 8)
+    plan = jointly(around, 10, "random", "j")
+    assert len(plan.hidden) == 30
+    assert (plan.used.sum(1) == 10).all()
+    assert (plan.hidden.sum(1) == 921).all()
+    for masks, users in plan.groups():
+        assert len(users) <= most
+        assert (plan.hidden[masks] | ~around[users].any(0)).all()
+    fewer = jointly(around[:most], 10, "random", "j")
+    assert torch.equal(fewer.hidden, plan.hidden[:10])
 
 
 def test_a_query_takes_the_first_masks_of_the_pool_that_hide_its_neighbourhood():

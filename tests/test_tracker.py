@@ -64,7 +64,14 @@ def test_a_covered_point_is_hidden_and_comes_back():
     assert torch.equal(tracks.visible, truth.visible)
 
 
-@pytest.mark.parametrize("method", [Method(), Method(reevaluation="query", mask_sharing="query"), Method(passes=2)])
+POOLS = [
+    Method(reevaluation="pool"),
+    Method(reevaluation="query", mask_sharing="query"),
+    Method(reevaluation="pool", passes=2),
+]
+
+
+@pytest.mark.parametrize("method", POOLS)
 def test_a_batch_of_seven_is_seven_batches_of_one(method):
     clip = toy_clip(TURNING, 2, (SIZE, SIZE))
     points = Queries(16 + 32 * torch.rand(7, 2, generator=torch.Generator().manual_seed(3)), torch.zeros(7).long())

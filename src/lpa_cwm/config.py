@@ -32,8 +32,8 @@ class Method:
     """Ratio of successive crop sides from the second re-evaluation on (eta)."""
     mask_sharing: Literal["pair", "query"] = "pair"
     """First masks shared by all queries of a frame pair, or drawn for each query."""
-    reevaluation: Literal["query", "pool", "joint"] = "pool"
-    """Masks of the re-evaluation: edited for each query; chosen from one pool per pair; edited once for all queries."""
+    reevaluation: Literal["query", "pool", "joint"] = "joint"
+    """Masks of the re-evaluation: edited for each query; drawn from a pool per pair; edited for 32 queries at once."""
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
     per_pass: int = 1

@@ -5,7 +5,10 @@ from math import ceil, comb
 
 from lpa_cwm.config import Method
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.world.masks import HIDDEN_SHARE
+from lpa_cwm.world.masks import HIDDEN_SHARE, together
+
+PATCHES = 1024
+"""Of a frame of 256 pixels, as all shipped world models have it; others are told a little more or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ def factual_masks(queries: int, method: Method) -> float:
     first = method.masks * (queries if method.mask_sharing == "query" else 1)
     if method.passes == 0:
         return float(first)
-    again = {"query": queries * method.masks, "joint": method.masks, "pool": pool_size(queries, method.masks)}
+    joint = ceil(queries / together(PATCHES)) * method.masks
+    again = {"query": queries * method.masks, "joint": joint, "pool": pool_size(queries, method.masks)}
     return float(first) + again[method.reevaluation] + (method.passes - 1) * queries * method.masks
 
 

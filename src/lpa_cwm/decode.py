@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lpa_cwm.config import Method
 from lpa_cwm.geometry import pixel_centres
-from lpa_cwm.probe import magnitude, peak_of
+from lpa_cwm.probe import distinct, magnitude, peak_of
 
 NARROWEST = 0.5
 """Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
@@ -19,7 +19,8 @@ NARROWEST = 0.5
 
 def aggregate(response: Float[Tensor, "n m 3 h w"], weights: Float[Tensor, "n m"]) -> Float[Tensor, "n 3 h w"]:
     """Weighted sum of signed responses."""
-    return einsum(response, weights, "n m c h w, n m -> n c h w")
+    total = einsum(distinct(response), weights, "n m c h w, n m -> n c h w")
+    return total.expand(-1, response.shape[2], -1, -1)
 
 
 def reduce(response: Float[Tensor, "n 3 h w"], how: Literal["mean", "sum"]) -> Float[Tensor, "n h w"]:

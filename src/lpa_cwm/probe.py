@@ -16,7 +16,13 @@ from lpa_cwm.world.masks import Plan
 
 def magnitude(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b h w"]:
     """L1 norm over the channels."""
-    return response.abs().sum(-3)
+    once = distinct(response)
+    return once.abs().sum(-3) * (response.shape[-3] / once.shape[-3])
+
+
+def distinct(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b c h w"]:
+    """The channels without repetition: a bump of white light gives one plane, which all three show."""
+    return response[..., :1, :, :] if response.stride(-3) == 0 else response
 
 
 def peak_of(field: Float[Tensor, "*b h w"]) -> Float[Tensor, "*b 2"]:
@@ -48,7 +54,7 @@ class Probe:
             strength = self.xy.new_zeros(len(rows))
             for now, response in self.responses(rows):
                 place = (now - rows[0]).to(self.xy.device)
-                total[place] += response.sum(1)
+                total[place] += distinct(response).sum(1)
                 strength[place] += magnitude(response).amax((-2, -1)).sum(1)
             count = self.plan.used[rows].sum(1).to(self.xy)
             yield rows, total / count[:, None, None, None], strength / count

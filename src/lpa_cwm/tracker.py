@@ -17,7 +17,7 @@ from lpa_cwm.probe import Probe, effective, magnitude
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import look
 from lpa_cwm.types import Clip, Grid, Pair, Queries, Tracks
-from lpa_cwm.world.masks import Plan, hide, neighbourhood, pooled, random_masks, separate, shared
+from lpa_cwm.world.masks import Plan, hide, jointly, neighbourhood, pooled, random_masks, separate, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class CwmTracker:
         if self.method.reevaluation == "pool":
             return pooled(around, self.method.masks, *identity)
         if self.method.reevaluation == "joint":
-            return shared(hide(random_masks(*draw, *identity), around.any(0), self.method.reveal, *identity), len(xy))
+            return jointly(around, self.method.masks, self.method.reveal, *identity)
         own = [(*pair.identity, *point, "pass", index) for point in xy.tolist()]
         return separate(
             [

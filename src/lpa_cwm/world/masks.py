@@ -42,7 +42,7 @@ def hide(
     if int(around.sum()) > int(masks[0].sum()):
         raise InputError(
             f"The endpoints' neighbourhoods cover {int(around.sum())} patches but a mask hides {int(masks[0].sum())}; "
-            "for so many queries use the pool re-evaluation."
+            "use larger frames or the re-evaluation query by query."
         )
     for index, mask in enumerate(masks):
         exposed = int((around & ~mask).sum())
@@ -74,6 +74,22 @@ class Plan:
 def shared(masks: Bool[Tensor, "k p"], queries: int) -> Plan:
     """Every query looks through every mask."""
     return Plan(masks, torch.ones(queries, len(masks), dtype=torch.bool))
+
+
+def together(patches: int) -> int:
+    """Queries that share re-evaluation masks, 32 of 1024 patches: less than a third of a mask is theirs."""
+    return max(1, patches // 32)
+
+
+def jointly(around: Bool[Tensor, "n p"], count: int, reveal: Literal["random", "raster"], *identity: Part) -> Plan:
+    """Queries, `together` at a time and in their order, share masks that hide the neighbourhoods of them all."""
+    masks, used = [], torch.zeros(len(around), 0, dtype=torch.bool)
+    for number, group in enumerate(torch.arange(len(around)).split(together(around.shape[1]))):
+        own = (*identity, "group", number)
+        masks.append(hide(random_masks(count, around.shape[1], *own), around[group].any(0), reveal, *own))
+        member = torch.isin(torch.arange(len(around)), group)
+        used = torch.cat((used, member[:, None].expand(-1, count)), dim=1)
+    return Plan(torch.cat(masks), used)
 
 
 def separate(masks: list[Bool[Tensor, "m p"]]) -> Plan:

@@ -18,7 +18,7 @@ class Bump:
     """A Gaussian cut off at three standard deviations, sampled at the pixels' centres, the same in all channels."""
 
     sigma: float = 2.0
-    amplitude: float = 0.03
+    amplitude: float = 0.034
     """So small that a response of half the weight is what the visibility rule counts as seen."""
 
     @property
