@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from lpa_cwm.data.photographs import Split
     from lpa_cwm.world.compact.network import Network
 
+UNSEEN = 100
+"""Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
+
 
 @dataclass(frozen=True)
 class TrainWorld:
@@ -92,7 +95,7 @@ class TrainWorld:
         model = CompactWorld.load(self.begin)
         columns = {}
         for source in self.sources("val"):
-            columns[source.name] = evaluate(model, source, range(self.pairs), Method())
+            columns[source.name] = evaluate(model, source, range(UNSEEN, UNSEEN + self.pairs), Method())
         return table(columns)
 
     def sources(self, split: "Split") -> "list[PairSource]":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lpa_cwm.geometry import pixel_centres
 from lpa_cwm.sampling import read
-from lpa_cwm.world.compact.context import FINE_STRIDE, Pyramid, agreement
+from lpa_cwm.world.compact.context import FINE_STRIDE, Pyramid
 from lpa_cwm.world.compact.match import PATCH
 from lpa_cwm.world.compact.propagate import Motions
 
@@ -66,6 +66,17 @@ def draw(source: Float[Tensor, "b 3 h w"], drawing: Drawing) -> Float[Tensor, "b
     return (pieces(source, drawing.motions) * drawing.weight[:, :, None]).sum(1) + drawing.invention
 
 
+def likeness(
+    seen: Float[Tensor, "b k c h w"], identity: Float[Tensor, "b p k c"], groups: int
+) -> Float[Tensor, "b k groups h w"]:
+    """Inner products, group by group, of what is seen at each place with its cell's motion."""
+    side = PATCH // FINE_STRIDE
+    # A cell's identity is broadcast over its places, never copied to them.
+    seen = rearrange(seen, "b k (g f) (r i) (c j) -> b k g f r i c j", g=groups, i=side, j=side)
+    own = rearrange(identity, "b (r c) k (g f) -> b k g f r 1 c 1", g=groups, c=seen.shape[6])
+    return rearrange((seen * own).sum(3), "b k g r i c j -> b k g (r i) (c j)")
+
+
 class Renderer(nn.Module):
     """Weights of the motions at every pixel and the colours of what no motion explains."""
 
@@ -97,8 +108,7 @@ class Renderer(nn.Module):
         seen = warp(torch.cat((fine, F.avg_pool2d(source, FINE_STRIDE)), dim=1), places / FINE_STRIDE)
         compared, unary, colour = seen.split((self.channels, self.unary, 3), dim=2)
         colour = colour + spread(motions.light, *cells)
-        identity = spread(self.identify(motions.identity), *cells)
-        same = agreement(compared.movedim(2, -1), identity.movedim(2, -1), self.groups).movedim(-1, 2)
+        same = likeness(compared, self.identify(motions.identity), self.groups)
         log_mass = spread(motions.log_mass[..., None], *cells)
         known = torch.cat((log_mass / 4, same, unary, colour - 0.5), dim=2).flatten(1, 2)
         claim = spread(motions.claim[:, :, None, None], *cells)[:, 0] / 4
