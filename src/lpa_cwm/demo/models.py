@@ -10,11 +10,6 @@ from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.world.remember import Remembering
 
 TITLES = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
-NOTES = {
-    "uniform": "all candidates count the same",
-    "apa": "an analytic rule weighs them by a diffusion score",
-    "lpa": "a learned set transformer weighs them",
-}
 
 
 @lru_cache
@@ -52,10 +47,10 @@ def runnable_worlds() -> list[str]:
 
 
 def absences() -> list[str]:
-    """A sentence for each thing that cannot run, with what to do."""
+    """A sentence in HTML for each thing that cannot run, with what to do."""
     said = []
     if "lpa" not in runnable_methods():
-        said.append("LPA appears here once its weights are in the package (`lpa-cwm train lpa` makes some).")
+        said.append("LPA appears here once its weights are in the package (<code>lpa-cwm train lpa</code> makes some).")
     if "opt-cwm" not in runnable_worlds():
         said.append("Opt-CWM appears here once its published weights are in the cache (see docs/opt_cwm.md).")
     return said

@@ -1,7 +1,9 @@
 """The page's layout and wiring; what happens behind it is in `desk`, `session` and `why`."""
 
 import logging
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -79,7 +81,7 @@ class Page:
             self.wire()
 
     def build_frame(self) -> None:
-        gr.HTML("<h2><i>1</i>Points</h2>")
+        gr.HTML("<h2>Points</h2>")
         self.frame = gr.Image(
             show_label=False, interactive=False, buttons=[], elem_id="frame", type="pil", format="jpeg", container=False
         )
@@ -90,7 +92,7 @@ class Page:
         self.legend = gr.HTML(elem_id="legend")
 
     def build_choices(self) -> None:
-        gr.HTML("<h2><i>2</i>Follow</h2>")
+        gr.HTML("<h2>Follow</h2>")
         with gr.Row():
             self.upload = gr.UploadButton("Open a video", file_types=["video"], size="sm", elem_id="upload")
             self.bundled = gr.Button("Bundled clip", size="sm", elem_id="bundled")
@@ -104,7 +106,7 @@ class Page:
         self.status = gr.HTML(elem_id="status")
 
     def build_tracks(self) -> None:
-        gr.HTML("<h2><i>3</i>Tracks</h2>")
+        gr.HTML("<h2>Tracks</h2>")
         self.video = gr.Video(
             show_label=False, interactive=False, autoplay=True, loop=True, buttons=[], elem_id="video", container=False
         )
@@ -119,7 +121,7 @@ class Page:
             }
 
     def build_why(self) -> None:
-        gr.HTML("<h2><i>4</i>Why there?</h2>")
+        gr.HTML("<h2>Why there?</h2>")
         with gr.Row(equal_height=True, elem_id="ask"):
             self.number = gr.Radio([], label="Point", elem_id="number", scale=3)
             self.target = gr.Slider(1, 2, 1, step=1, label="Target frame", elem_id="target", scale=4, buttons=[])
@@ -151,7 +153,7 @@ class Page:
         chosen = [self.session, self.methods, self.world, self.last]
         buttons = [self.go, self.stop]
         busy = self.go.click(lambda: (gr.Button(visible=False), gr.Button(visible=True)), None, buttons, **quick)
-        done = busy.then(self.run, chosen, results, show_progress_on=self.status, concurrency_limit=1, **SILENT)
+        done = busy.then(self.run, chosen, results, concurrency_limit=1, **quick)
         done.then(lambda: (gr.Button(visible=True), gr.Button(visible=False)), None, buttons, **quick)
         self.stop.click(self.halt, None, None, queue=False, **quick)
         question = [self.session, self.number, self.target, self.method, self.world]
@@ -163,7 +165,7 @@ class Page:
         methods = [(models.TITLES[name], name) for name in models.runnable_methods()]
         worlds = models.runnable_worlds()
         method = METHOD if METHOD in models.runnable_methods() else methods[0][1]
-        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in models.absences())
+        said = "".join(f"<p>{sentence}</p>" for sentence in models.absences())
         return (
             gr.CheckboxGroup(choices=methods, value=[method]),
             gr.Dropdown(choices=worlds, value=WORLD if WORLD in worlds else worlds[0]),
@@ -215,7 +217,7 @@ class Page:
         with sentences():
             known = present(session)
             scale = enlargement(known.clip.hw)
-            x, y = ((place + 0.5) / scale for place in event.index)
+            x, y = (place / scale for place in event.index)
             return self.shown(clicked(known, x, y, int(frame)), int(frame))
 
     def take_back(self, session: Session | None, frame: int) -> tuple[Any, ...]:
@@ -227,25 +229,25 @@ class Page:
             return self.shown(cleared(present(session)), int(frame))
 
     def run(
-        self,
-        session: Session | None,
-        methods: list[str],
-        world: str,
-        last: int,
-        request: gr.Request,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008  Gradio finds it by this default.
-    ) -> tuple[Any, ...]:
-        """Follow; the tracks appear with everything that can be downloaded."""
+        self, session: Session | None, methods: list[str], world: str, last: int, request: gr.Request
+    ) -> Iterator[tuple[Any, ...]]:
+        """Follow in a thread and tell how far it is; the tracks appear with everything that can be downloaded."""
+        same = (gr.skip(),) * (3 + len(self.tables))
+        with sentences(), ThreadPoolExecutor(1) as worker:
+            begun, heard = time.monotonic(), ["", 0, 0]
 
-        def report(method: str, done: int, total: int) -> None:
-            progress((min(done, total), total), desc=models.TITLES[method], unit="frames")
+            def report(*news: str | int) -> None:
+                heard[:] = news
 
-        with sentences():
+            choice = Choice(methods, world, int(last))
+            work = worker.submit(self.desk.follow, present(session), choice, tab_of(request), report)
+            while not work.done():
+                yield bar(*heard, time.monotonic() - begun), *same
+                wait([work], timeout=0.3)
             try:
-                choice = Choice(methods, world, int(last))
-                return self.finished(self.desk.follow(present(session), choice, tab_of(request), report))
+                yield self.finished(work.result())
             except Stopped:
-                return ('<p class="note">Stopped.</p>', *(gr.skip(),) * (3 + len(self.tables)))
+                yield '<p class="note">Stopped.</p>', *same
 
     def finished(self, files: Files) -> tuple[Any, ...]:
         """The video and a button for each file that was written."""
@@ -272,6 +274,14 @@ class Page:
 
     def leave(self, request: gr.Request) -> None:
         self.desk.close(tab_of(request))
+
+
+def bar(method: str, done: int, total: int, seconds: float) -> str:
+    """How far a run is, and how long it will take if it goes on like this."""
+    share = done / total if total else 0.0
+    left = f", about {seconds / share - seconds:.0f} s left" if share else ""
+    said = f"{models.TITLES[method]}: {done} of {total} frame pairs{left}" if method else "Starting …"
+    return f'<div class="progress"><span style="width: {share:.1%}"></span></div><p class="note">{said}</p>'
 
 
 def legend(session: Session) -> str:

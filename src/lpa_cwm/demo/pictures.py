@@ -58,12 +58,12 @@ def marked(frame: UInt8[Tensor, "3 h w"], xy: Tensor, visible: Tensor, points: M
     picture = Image.fromarray(rearrange(drawn, "c h w -> h w c").numpy())
     scale = picture.width / frame.shape[2]
     pen = ImageDraw.Draw(picture)
-    size = max(13, min(picture.size) // 32)
+    size = max(15, min(picture.size) // 28)
     font = ImageFont.load_default(size)
-    for number, (x, y), colour in zip(points, (xy[:, -1] * scale).tolist(), colours, strict=True):
+    for number, (x, y) in zip(points, (xy[:, -1] * scale).tolist(), strict=True):
         if x == x:
             place = (x + 0.55 * size, y - 1.35 * size)
-            pen.text(place, str(number), fill=colour, font=font, stroke_width=2, stroke_fill=(20, 20, 28))
+            pen.text(place, str(number), fill=(255, 255, 255), font=font, stroke_width=2, stroke_fill=(20, 20, 28))
     return picture
 
 
@@ -118,15 +118,16 @@ def root(values: Float[Tensor, "h w"], most: float) -> Float[Tensor, "h w"]:
 
 
 def logarithmic(probability: Float[Tensor, "h w"], depth: float = 12.0) -> Float[Tensor, "h w"]:
-    """Shares on a logarithmic scale from the maximum down to e^-depth of it."""
-    return 1 + (probability / probability.max()).clamp(min=1e-30).log() / depth
+    """Shares on a logarithmic scale from the maximum down to the median, or to e^-depth of the maximum."""
+    below = (probability / probability.max()).clamp(min=1e-30).log()
+    return 1 + below / float((-below.median()).clamp(1e-6, depth))
 
 
-def ringed(picture: Image.Image, xy: tuple[float, float], colour: Colour) -> Image.Image:
+def ringed(picture: Image.Image, xy: tuple[float, float], colour: Colour, radius: float = 8) -> Image.Image:
     """A copy with a ring around a place, dark-edged to be seen on anything."""
     picture = picture.copy()
     pen = ImageDraw.Draw(picture)
     x, y = xy
-    for radius, width, shade in ((8, 4, (15, 15, 20)), (7, 2, colour)):
-        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=shade, width=width)
+    for size, width, shade in ((radius, 4, (15, 15, 20)), (radius - 1, 2, colour)):
+        pen.ellipse((x - size, y - size, x + size, y + size), outline=shade, width=width)
     return picture

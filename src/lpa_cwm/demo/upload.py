@@ -1,6 +1,7 @@
 """Videos from strangers: checked before they are decoded, kept in a folder of their tab."""
 
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +33,7 @@ class Limits:
 class Guarded:
     """The first frames of a clip, decoded for one thread at a time: a file has one position."""
 
-    def __init__(self, frames: Frames, count: int, lock: Lock | None = None) -> None:
+    def __init__(self, frames: Frames, count: int, lock: AbstractContextManager | None = None) -> None:
         self._frames = frames
         self._count = count
         self._lock = lock or Lock()

@@ -72,14 +72,19 @@ def figure(picture: Image.Image, caption: str, title: str = "") -> str:
 
 def frames(question: Question, explained: Explanation) -> str:
     """The point in its own frame and in the target frame."""
-    point, seen = question.point, torch.tensor([[explained.visible]])
-    start = torch.tensor([[[point.x, point.y]]])
-    named = {question.number: point}
-    source = marked(question.clip[point.frame], start, torch.ones(1, 1, dtype=torch.bool), named)
-    target = marked(question.clip[question.target], explained.answer.xy[:, None].cpu(), seen, named)
-    return figure(source, f"Point {question.number} in frame {point.frame}") + figure(
+    point, start = question.point, torch.tensor([[question.point.x, question.point.y]])
+    source = spotted(question, point.frame, start, True)
+    target = spotted(question, question.target, explained.answer.xy.cpu(), explained.visible)
+    return figure(source, f"point {question.number} in frame {point.frame}") + figure(
         target, f"found in frame {question.target}"
     )
+
+
+def spotted(question: Question, frame: int, xy: Float[Tensor, "1 2"], visible: bool) -> Image.Image:
+    """A frame with the point in a ring that catches the eye."""
+    picture = marked(question.clip[frame], xy[:, None], torch.tensor([[visible]]), {question.number: question.point})
+    scale = picture.width / question.clip.hw[1]
+    return ringed(picture, place(xy[0] * scale), ink(question.point), radius=min(picture.size) / 32)
 
 
 def facts(question: Question, explained: Explanation, settled: bool) -> str:
