@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -71,14 +71,12 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert result.returncode == 141
 
 
-def test_help_is_there_within_a_second():
-    """The best of three, for the machine may be busy; the first may have to write byte code."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        shown = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1
+def test_help_costs_less_than_a_second():
+    """Processor time of the program and its parts, for the machine may be busy with others."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shown = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
     assert all(verb in shown for verb in COMMANDS)
 
 

@@ -36,8 +36,9 @@ def load(
 ) -> CwmTracker:
     """A tracker from names, or from any world model with the three verbs and any callable as adjudicator.
 
-    >>> load("uniform", "toy").method.masks
-    10
+    Examples:
+        >>> load("uniform", "toy").method.masks
+        10
     """
     world = load_world(world) if isinstance(world, str) else world
     method = load_adjudicator(method, score, weights, device) if isinstance(method, str) else method
