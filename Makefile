@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := data,flow,report,sim,ray,torchmetrics
+EXTRAS := data,demo,flow,report,sim,ray,torchmetrics
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -34,6 +34,15 @@ test-slow: .venv/dev  ## checks that take minutes
 
 docs: .venv/docs  ## build the documentation into site/; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
+
+# The system's Chromium if there is one, else Playwright's own.
+.venv/browser: .venv/dev
+	$(BIN)/python -m pip install --quiet -e ".[demo]" "playwright>=1.50"
+	command -v chromium > /dev/null || $(BIN)/playwright install --with-deps chromium
+	touch $@
+
+test-browser: .venv/browser  ## the page of `lpa-cwm demo` in a real browser
+	$(BIN)/python -m pytest -m browser tests/browser
 
 format: .venv/dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -234,15 +235,15 @@ class Page:
         """Follow in a thread and tell how far it is; the tracks appear with everything that can be downloaded."""
         same = (gr.skip(),) * (3 + len(self.tables))
         with sentences(), ThreadPoolExecutor(1) as worker:
-            begun, heard = time.monotonic(), ["", 0, 0]
+            begun, heard = time.monotonic(), deque([("", 0, 0)], maxlen=1)
 
-            def report(*news: str | int) -> None:
-                heard[:] = news
+            def report(method: str, done: int, total: int) -> None:
+                heard.append((method, done, total))
 
             choice = Choice(methods, world, int(last))
             work = worker.submit(self.desk.follow, present(session), choice, tab_of(request), report)
             while not work.done():
-                yield bar(*heard, time.monotonic() - begun), *same
+                yield bar(*heard[-1], time.monotonic() - begun), *same
                 wait([work], timeout=0.3)
             try:
                 yield self.finished(work.result())

@@ -1,0 +1,192 @@
+"""The page in a real browser, as somebody meets it who has just typed `lpa-cwm demo`.
+
+Run by `make test-browser`; with LPA_CWM_PICTURES=FOLDER it leaves three screenshots there.
+"""
+
+import csv
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="a browser is driven by playwright; see `make test-browser`"
+)
+pytestmark = pytest.mark.browser
+PICTURES = os.environ.get("LPA_CWM_PICTURES")
+PATIENCE = 300_000
+"""Milliseconds to wait for anything: what is tested is that it comes, on whatever machine."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_up(address):
+    try:
+        # Without a proxy that the environment may name.
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The page's address, and the folder where it puts its temporary files."""
+    scratch, port = tmp_path_factory.mktemp("tmp"), free_port()
+    code = "from lpa_cwm.cli import main; main()"
+    command = [sys.executable, "-c", code, "demo", "--port", str(port), "--no-show"]
+    server = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)})
+    address = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not is_up(address):
+        assert server.poll() is None, "the page ended before it was up"
+        assert time.monotonic() < deadline, "the page does not come up"
+        time.sleep(0.5)
+    yield address, scratch
+    server.terminate()
+    server.wait(60)
+    assert list(scratch.glob("lpa-cwm-*")) == [], "uploads and results must go with the page"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(served, browser):
+    """A fresh tab; whatever it asks of other machines is noted and refused."""
+    tab = browser.new_page(viewport={"width": 1360, "height": 1000})
+    tab.set_default_timeout(PATIENCE)
+    elsewhere = []
+
+    def judge(route):
+        if route.request.url.startswith((served[0], "data:", "blob:")):
+            return route.continue_()
+        elsewhere.append(route.request.url)
+        return route.abort()
+
+    tab.route("**/*", judge)
+    open_page(tab, served[0])
+    yield tab
+    tab.close()
+    assert elsewhere == []
+
+
+def open_page(tab, address):
+    tab.goto(address)
+    tab.wait_for_selector("#frame img")
+    tab.wait_for_selector("#about b")
+    tab.wait_for_load_state("networkidle")
+
+
+def click(tab, x, y):
+    """Click at a place given in shares of the frame, and wait until the page shows it."""
+    picture = tab.locator("#frame img")
+    before, box = picture.get_attribute("src"), picture.bounding_box()
+    tab.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    tab.wait_for_function("before => document.querySelector('#frame img').src != before", arg=before)
+    tab.wait_for_load_state("networkidle")
+
+
+def points(tab):
+    return tab.locator("#legend li").count()
+
+
+def keep(tab, name):
+    if PICTURES:
+        tab.wait_for_timeout(1500)
+        tab.mouse.move(5, 5)
+        tab.screenshot(path=Path(PICTURES) / f"page_{name}.png", full_page=True)
+
+
+def test_points_come_and_go(page):
+    click(page, 0.25, 0.75)
+    click(page, 0.5, 0.5)
+    assert points(page) == 2
+    assert page.locator("#legend li").first.inner_text().split()[:3] == ["0", "64,", "192"]
+    click(page, 0.25, 0.75)
+    assert points(page) == 1
+    page.click("#undo")
+    page.wait_for_function("document.querySelectorAll('#legend li').length == 2")
+    page.click("#clear")
+    page.wait_for_function("document.querySelectorAll('#legend li').length == 0")
+
+
+def test_tabs_do_not_mix(page, served, browser):
+    click(page, 0.25, 0.75)
+    other = browser.new_page()
+    open_page(other, served[0])
+    assert points(other) == 0
+    other.close()
+    assert points(page) == 1
+
+
+def test_follow_play_download_and_see_why(page):
+    keep(page, "start")
+    click(page, 0.42, 0.5)
+    click(page, 0.58, 0.6)
+    page.locator("#methods input").nth(1).check()
+    # Two frame pairs are enough here; a picture shows more.
+    page.locator("#last input[type=number]").fill("8" if PICTURES else "2")
+    page.keyboard.press("Tab")
+    page.click("#go")
+    page.wait_for_selector("#status .progress")
+    page.wait_for_selector("#tracks video")
+    page.wait_for_function("document.querySelector('#tracks video').readyState >= 3")
+    keep(page, "tracks")
+    shown = page.evaluate("(v => [v.videoWidth, v.error])(document.querySelector('#tracks video'))")
+    assert shown == [1032, None]
+    with page.expect_download() as download:
+        page.click("#csv-apa")
+    assert download.value.suggested_filename == "bodies_apa.csv"
+    rows = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
+    assert len(rows) == 2 * (9 if PICTURES else 3)
+    start = {row["track"]: (float(row["x"]), float(row["y"])) for row in rows if row["frame"] == "0"}
+    assert start["0"] == pytest.approx((0.42 * 256, 0.5 * 256), abs=1)
+    assert start["1"] == pytest.approx((0.58 * 256, 0.6 * 256), abs=1)
+    assert all(0 <= float(row["x"]) <= 256 and 0 <= float(row["y"]) <= 256 for row in rows)
+    page.locator("#method input").nth(1).check()
+    page.wait_for_selector(".why-facts.settled")
+    assert page.locator(".why-candidates img").count() == 10
+    assert page.locator(".why-steps img").count() == 4
+    keep(page, "why")
+
+
+def test_a_run_can_be_stopped(page):
+    click(page, 0.4, 0.4)
+    page.click("#go")
+    page.wait_for_selector("#status .progress")
+    page.click("#stop")
+    page.wait_for_selector("#status :text('Stopped')")
+    page.wait_for_selector("#go")
+    assert not page.locator("#tracks").is_visible()
+
+
+def test_a_broken_upload_is_a_sentence(page, tmp_path):
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"this is no video")
+    page.locator("input[type=file]").set_input_files(broken)
+    said = page.wait_for_selector(".toast-body").inner_text()
+    assert "broken.mp4 is not a video" in said
+    assert "Traceback" not in page.content()
+    assert page.locator("#about b").inner_text() == "bodies"
+
+
+def test_without_points_nothing_is_followed(page):
+    page.click("#go")
+    assert "click on the frame" in page.wait_for_selector(".toast-body").inner_text()
+    page.wait_for_selector("#go")
