@@ -50,4 +50,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo test test-slow docs format clean
+.PHONY: help demo test test-slow test-browser docs format clean
