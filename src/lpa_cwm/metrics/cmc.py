@@ -39,11 +39,12 @@ def cmc_from_counts(counts: Columns, motion: float = MOTION, coverage: float = C
     """CMC for any `motion` and `coverage` from what was counted, without the tracks themselves."""
     # Without a visible frame after the query there is nothing to cover, however low the threshold.
     dynamic = (counts["path"] >= motion) & (counts["seen"] > 0)
-    by_track = track_measures(counts, coverage)
-    averages = np.stack(list(by_track.values()))[:, dynamic].sum(axis=1) / (dynamic.sum() or np.nan)
+    table = track_measures(counts, coverage)
+    averages = table[:, dynamic].sum(axis=1) / (dynamic.sum() or np.nan)
+    by_track = dict(zip(TRACK_MEASURES, table, strict=True))
     by_frame, values = apart(frame_measures(with_total(counts, FRAME_COUNTS, dynamic)))
     tracks = by_track | by_frame | {"path": counts["path"], "dynamic": dynamic}
-    return Measures(dict(zip(by_track, averages.tolist(), strict=True)) | values, tracks, counts)
+    return Measures(dict(zip(TRACK_MEASURES, averages.tolist(), strict=True)) | values, tracks, counts)
 
 
 def cmc_counts(comparison: Comparison) -> Columns:
@@ -61,7 +62,7 @@ def cmc_counts(comparison: Comparison) -> Columns:
         "covered": count(covered),
         "rightly_hidden": count(hidden & ~shown),
         "hits": count(comparison.within & covered),
-        "shown_distance": np.sqrt(comparison.squared, where=covered, out=np.zeros(covered.shape)).sum(axis=1),
+        "shown_distance": np.where(covered, comparison.distance, 0).sum(axis=1),
         "longest": runs.longest,
         "longest_seen": segments.longest,
         "recoveries": runs.returns_within(segments),
@@ -72,8 +73,8 @@ def path_length(comparison: Comparison) -> Float[np.ndarray, "n"]:
     """Length of the true path from the query on, over steps with both ends visible."""
     seen = comparison.truth_visible[:, 1:] & comparison.truth_visible[:, :-1] & comparison.later[:, 1:]
     with np.errstate(invalid="ignore"):
-        squared = squared_length(np.diff(comparison.truth_xy, axis=1))
-    return np.sqrt(squared, where=seen, out=np.zeros(seen.shape)).sum(axis=1)
+        squared = squared_length(comparison.truth_xy[:, 1:] - comparison.truth_xy[:, :-1])
+    return np.sqrt(np.where(seen, squared, 0)).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,15 @@ class Runs:
 TRACK_MEASURES = ("coverage", "complete", *(f"cts_{k}" for k in SUCCESS), "lcc", "lcc_ceiling", "fragmentation")
 
 
-def track_measures(counts: Columns, coverage: float) -> Columns:
-    """Measures that are defined on a track and averaged over tracks."""
+def track_measures(counts: Columns, coverage: float) -> Float[np.ndarray, "k n"]:
+    """`TRACK_MEASURES`, which are defined on a track and averaged over tracks."""
     seen = counts["seen"]
     share = ratio(counts["covered"], seen)
     complete = share >= coverage
     error = ratio(counts["shown_distance"], counts["covered"])
     success = complete & (error <= np.array(SUCCESS)[:, None])
     runs = (ratio(counts["longest"], seen), ratio(counts["longest_seen"], seen), counts["recoveries"])
-    table = np.where(seen > 0, np.stack((share, complete, *success, *runs)), np.nan)
-    return dict(zip(TRACK_MEASURES, table, strict=True))
+    return np.where(seen > 0, np.array((share, complete, *success, *runs)), np.nan)
 
 
 FRAME_COUNTS = ("seen", "hidden", "covered", "rightly_hidden", "hits")

@@ -35,6 +35,11 @@ class Comparison:
         return np.arange(self.visible.shape[1]) > self.query_frame[:, None]
 
     @cached_property
+    def distance(self) -> Float[np.ndarray, "n t"]:
+        """Between prediction and truth."""
+        return np.sqrt(self.squared)
+
+    @cached_property
     def within(self) -> Bool[np.ndarray, "k n t"]:
         """Whether the prediction lies nearer than each threshold; the threshold itself is too far."""
         return self.squared < np.square(np.array(THRESHOLDS, dtype=np.float64))[:, None, None]

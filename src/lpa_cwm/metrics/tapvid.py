@@ -32,13 +32,12 @@ def tapvid_of(comparison: Comparison, mode: Mode = "first") -> Measures:
     asked = comparison.later if mode == "first" else ~queried
     counts = agreement(comparison, asked)
     # The largest error possible inside the raster: abstaining must not be cheaper than being wrong.
-    far = np.where(np.isinf(comparison.squared), np.hypot(SIZE, SIZE), np.sqrt(comparison.squared))
-    values = {}
-    for suffix, including_query in (("", False), ("_query", True)):
-        seen = comparison.truth_visible & (asked | queried if including_query else asked)
-        counts |= {f"visible{suffix}": count(seen), f"distance{suffix}": (far * seen).sum(axis=1)}
-        counts[f"md{suffix}"] = median_of_rows(far, seen)
-        values[f"md{suffix}"] = median(far[seen])
+    far = np.where(np.isinf(comparison.distance), np.hypot(SIZE, SIZE), comparison.distance)
+    seen = comparison.truth_visible & np.array((asked, asked | queried))
+    both = {"visible": count(seen), "distance": (far * seen).sum(axis=-1), "md": median_of_rows(far, seen)}
+    for suffix, place in (("", 0), ("_query", 1)):
+        counts |= {f"{name}{suffix}": column[place] for name, column in both.items()}
+    values = {"md": median(far[seen[0]]), "md_query": median(far[seen[1]])}
     tracks, rated = apart(rates(with_total(counts, counts.keys() - values.keys())))
     return Measures(rated | values, tracks | {name: counts[name] for name in values}, counts)
 
@@ -61,18 +60,20 @@ def median(values: Float[np.ndarray, "m"]) -> float:
     """Median, undefined without values."""
     if not values.size:
         return float("nan")
-    middle = [(values.size - 1) // 2, values.size // 2]
-    return float(np.partition(values, middle)[middle].sum() / 2)
+    middle = values.size // 2
+    # Asking np.partition for both middle values takes three times as long as for one.
+    ordered = np.partition(values, middle)
+    lower = ordered[middle] if values.size % 2 else ordered[:middle].max()
+    return float(lower + ordered[middle]) / 2
 
 
-def median_of_rows(rows: Float[np.ndarray, "n t"], chosen: Bool[np.ndarray, "n t"]) -> Float[np.ndarray, "n"]:
+def median_of_rows(rows: Float[np.ndarray, "n t"], chosen: Bool[np.ndarray, "*k n t"]) -> Float[np.ndarray, "*k n"]:
     """Median of the chosen entries of each row."""
     # One sort that puts NaN last; np.nanmedian is many times slower and warns of empty rows.
-    ordered = np.sort(np.where(chosen, rows, np.nan), axis=1)
-    known = count(chosen)
-    low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, rows.shape[1] - 1)
-    row = np.arange(len(rows))
-    return (ordered[row, low] + ordered[row, high]) / 2
+    ordered = np.sort(np.where(chosen, rows, np.nan), axis=-1)
+    known = count(chosen)[..., None]
+    middle = np.concatenate((np.maximum(known - 1, 0) // 2, np.minimum(known // 2, rows.shape[1] - 1)), axis=-1)
+    return np.take_along_axis(ordered, middle, axis=-1).sum(axis=-1) / 2
 
 
 def tapvid_tracks(counts: Columns) -> Columns:
