@@ -16,7 +16,8 @@ from lpa_cwm.keys import Part
 from lpa_cwm.probe import Probe, effective, magnitude
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import look
-from lpa_cwm.types import Clip, Grid, Pair, Queries, Tracks
+from lpa_cwm.settling import Settling
+from lpa_cwm.types import Candidates, Clip, Grid, Pair, Queries, Tracks
 from lpa_cwm.world.masks import Plan, hide, jointly, neighbourhood, pooled, random_masks, separate, shared
 
 
@@ -119,14 +120,28 @@ class CwmTracker:
         full = View.full(pair.hw, self.world.size)
         points = full.enter(xy)
         answer = Answer.empty(xy)
-        probe = Probe(self.world, scene, self.first_plan(pair, xy), points, self.method.batch)
-        for rows, candidates in probe.candidates():
-            weights = self.adjudicator(Pair(pair.source.whole, pair.target.whole, points[rows]), candidates)
+        for rows, candidates, weights in self.judged(pair, scene, xy, points):
             response = aggregate(candidates.response, weights)
             strength = magnitude(candidates.response).amax((-2, -1)).mean(1)
             peak = localise(response, self.method)
             answer.put(rows, self.read(response, strength, effective(weights), full, peak))
         return answer
+
+    def judged(
+        self, pair: ShotPair, scene: object, xy: Float[Tensor, "n 2"], points: Float[Tensor, "n 2"]
+    ) -> Iterator[tuple[Int[Tensor, "b"], Candidates, Float[Tensor, "b m"]]]:
+        """Candidates of the queries with their weights: from all masks, or from as many as it takes to settle."""
+
+        def believe(rows: Int[Tensor, "b"], candidates: Candidates) -> Float[Tensor, "b m"]:
+            return self.adjudicator(Pair(pair.source.whole, pair.target.whole, points[rows]), candidates)
+
+        plan = self.first_plan(pair, xy)
+        if self.method.adaptive and self.method.mask_sharing == "pair":
+            asked = self.world, scene, plan.hidden, points, self.method.batch, self.method.adaptive
+            yield from Settling(*asked).candidates(believe)
+            return
+        for rows, candidates in Probe(self.world, scene, plan, points, self.method.batch).candidates():
+            yield rows, candidates, believe(rows, candidates)
 
     def again(
         self, pair: ShotPair, scene: object, views: tuple[View, View], xy: Tensor, answer: Answer, index: int

@@ -1,0 +1,89 @@
+"""Masks are drawn until a query has settled, and the answer is that of so many masks."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.config import Method
+from lpa_cwm.probe import magnitude, peak_of
+from lpa_cwm.settling import FIRST, MORE, Settling
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Candidates, Grid
+from lpa_cwm.world.masks import random_masks
+from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+
+SIZE = 64
+DRIFT = ToyMotion(shift=(3 / SIZE, -2 / SIZE))
+
+
+@dataclass
+class Counting:
+    """A world model that notes how many masks it was asked to imagine."""
+
+    world: ToyWorld
+    masks: list[int] = field(default_factory=list)
+    size: int = SIZE
+    patch: int = 8
+
+    def observe(self, source, target):
+        return self.world.observe(source, target)
+
+    def imagine(self, scene, hidden):
+        self.masks.append(len(hidden))
+        return self.world.imagine(scene, hidden)
+
+    def intervene(self, scene, factual, xy):
+        return self.world.intervene(scene, factual, xy)
+
+
+def tracked(world, **numbers):
+    return CwmTracker(world, uniform, Method(passes=0, **numbers)).track(toy_clip(DRIFT, 2, (SIZE, SIZE)), Grid(3))
+
+
+def noisy():
+    return Counting(ToyWorld(error=5.0, wrong=0.4, size=SIZE, sigma=2.0))
+
+
+def test_what_never_settles_sees_all_masks():
+    every, settling = tracked(noisy()), tracked(noisy(), adaptive=1e-9)
+    assert torch.equal(every.xy.nan_to_num(), settling.xy.nan_to_num())
+    torch.testing.assert_close(every.strength, settling.strength, equal_nan=True)
+
+
+def test_what_settles_at_once_is_asked_twice_and_answers_as_so_many_masks_would():
+    world = noisy()
+    settling = tracked(world, adaptive=1e9)
+    fewer = tracked(noisy(), masks=FIRST + MORE)
+    assert world.masks == [FIRST, MORE]
+    assert torch.equal(fewer.xy.nan_to_num(), settling.xy.nan_to_num())
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 2.0])
+def test_each_query_stops_at_the_first_round_that_changes_little(tolerance):
+    """Against a plain loop over the rounds, query by query."""
+    world = noisy()
+    clip = toy_clip(DRIFT, 2, (SIZE, SIZE))
+    scene = world.observe(clip[0].float() / 255, clip[1].float() / 255)
+    masks = random_masks(10, 64, "settle")
+    xy = torch.rand(9, 2, generator=torch.Generator().manual_seed(1)) * 40 + 12
+    found = {}
+
+    def believe(rows, candidates):
+        return torch.full(candidates.peak.shape[:2], 1 / candidates.peak.shape[1])
+
+    for rows, candidates, weights in Settling(world, scene, masks, xy, 4, tolerance).candidates(believe):
+        assert weights.shape == candidates.peak.shape[:2]
+        found |= {int(row): candidates.peak[i] for i, row in enumerate(rows)}
+    assert sorted(found) == list(range(9))
+    for row in range(9):
+        response = world.intervene(scene, world.imagine(scene, masks), xy[row : row + 1])
+        peak = Candidates(response, peak_of(magnitude(response))).peak[0]
+        counts = range(FIRST, 11, MORE)
+        means = [peak[:count].mean(0) for count in counts]
+        stop = next(
+            (counts[i] for i in range(1, len(means)) if (means[i] - means[i - 1]).norm() < tolerance), counts[-1]
+        )
+        assert len(found[row]) == stop
+        assert torch.equal(found[row], peak[:stop])
