@@ -99,7 +99,7 @@ def talk(process: subprocess.Popen[bytes], question: Arrays | None) -> Arrays | 
         if question is not None:
             serve.send(cast(BinaryIO, process.stdin), question)
         return serve.receive(cast(BinaryIO, process.stdout))
-    except (OSError, ValueError, BadZipFile):
+    except (OSError, ValueError, EOFError, MemoryError, OverflowError, BadZipFile):
         return None
 
 
