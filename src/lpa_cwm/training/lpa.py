@@ -20,6 +20,7 @@ from lpa_cwm.training import checkpoint
 from lpa_cwm.training.evidence_cache import Groups, read
 from lpa_cwm.training.log import Log
 from lpa_cwm.training.objective import Objective, endpoint_error
+from lpa_cwm.training.turns import Turn
 
 HELD_SHARE = 10
 """One source video in so many is held out for selection."""
@@ -94,26 +95,6 @@ def standardise(network: Learned, groups: Groups, train: Int[Tensor, "train"]) -
     network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
 
 
-def turned(inputs: tuple[Tensor, ...], draw: torch.Generator) -> tuple[Tensor, ...]:
-    """The same evidence as a mirrored, transposed, recoloured scene would give it."""
-    local, response, context, statistics = inputs
-    across, down, swap = (torch.rand(3, generator=draw) < 0.5).tolist()
-    images = [local, response, context]
-    move = statistics[..., :2]
-    for flipped, axis in ((down, 0), (across, 1)):
-        if flipped:
-            images = [image.flip(axis - 2) for image in images]
-            move = move * torch.tensor([-1.0 if part == axis else 1.0 for part in range(2)])
-    if swap:
-        images = [image.mT for image in images]
-        move = move.flip(-1)
-    colours = torch.randperm(3, generator=draw)
-    local, response, context = images
-    local = torch.cat((*(local[:, :, start : start + 3][:, :, colours] for start in (0, 3, 6)), local[:, :, 9:]), dim=2)
-    context = torch.cat([context[:, start : start + 3][:, colours] for start in (0, 3)], dim=1)
-    return local, response, context, torch.cat((move, statistics[..., 2:]), dim=-1)
-
-
 def reachable(groups: Groups, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     """Those of some groups that have a candidate worth believing."""
     errors = (groups.peak[rows] - groups.end[rows, None]).norm(dim=-1)
@@ -125,7 +106,7 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
     device = state.network.mean.device
     inputs = groups.inputs(rows)
     if recipe.turned:
-        inputs = turned(inputs, generator("turn", recipe.seed, state.step))
+        inputs = Turn.drawn("turn", recipe.seed, state.step)(*inputs)
     local, response, context, statistics = (value.to(device) for value in inputs)
     peak, end = groups.peak[rows].to(device), groups.end[rows].to(device)
     order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
