@@ -80,6 +80,15 @@ def test_a_killed_process_goes_on_exactly(tmp_path):
         assert torch.equal(value, second[name]), name
 
 
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 torn"])
+def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, content):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"checkpoint\.pt is not a checkpoint"):
+        checkpoint.load(path, {})
+    assert path.read_bytes() == content
+
+
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     trainer(tmp_path).fit(Ending(2, 1))
     other = Trainer(Noise(), Schedule(batch=3, sizes=(32,)), tmp_path, workers=0)

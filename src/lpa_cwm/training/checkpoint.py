@@ -25,10 +25,14 @@ def load(path: Path, identity: Identity) -> dict[str, Any] | None:
     """The state of a checkpoint of the same training, or nothing if there is none."""
     if not path.exists():
         return None
-    held = torch.load(path, weights_only=True, map_location="cpu")
-    changed = sorted(name for name, value in identity.items() if held["identity"].get(name) != value)
+    try:
+        held = torch.load(path, weights_only=True, map_location="cpu")
+        before, state = dict(held["identity"]), dict(held["state"])
+    except Exception as error:  # Damaged bytes are read until something, anything, fails.
+        raise InputError(f"{path} is not a checkpoint of a training; remove it, or give another --out.") from error
+    changed = sorted(name for name, value in identity.items() if before.get(name) != value)
     if changed:
         raise InputError(
             f"{path} was begun with another {' and '.join(changed)}; give the same, or another --out to begin anew."
         )
-    return held["state"]
+    return state
