@@ -32,17 +32,21 @@ SILENT: dict[str, Any] = {"api_visibility": "private"}
 logger = logging.getLogger(__name__)
 
 
+def sentence(error: Exception) -> str:
+    """What went wrong, for the page; what should not have gone wrong is in the log as well."""
+    if isinstance(error, InputError):
+        return escape(str(error))
+    logger.error("the page failed", exc_info=error)
+    return "Something went wrong that should not have; the terminal where the page was started tells more."
+
+
 @contextmanager
 def sentences() -> Iterator[None]:
-    """What goes wrong appears on the page as a sentence; what should not have, in the log as well."""
+    """Whatever is raised appears on the page as a sentence."""
     try:
         yield
-    except InputError as error:
-        raise gr.Error(escape(str(error)), duration=20, title="Not possible", print_exception=False) from error
     except Exception as error:
-        logger.exception("the page failed")
-        said = "Something went wrong that should not have; the terminal where the page was started tells more."
-        raise gr.Error(said, duration=20, title="Error", print_exception=False) from error
+        raise gr.Error(sentence(error), duration=20, title="Not possible", print_exception=False) from error
 
 
 def theme() -> gr.themes.Base:
@@ -150,12 +154,9 @@ class Page:
 
     def wire_work(self, quick: dict[str, Any]) -> None:
         """The two buttons that compute, and the one that stops."""
-        results = [self.status, self.tracks, self.video, self.mp4, *self.tables.values()]
+        results = [self.go, self.stop, self.status, self.tracks, self.video, self.mp4, *self.tables.values()]
         chosen = [self.session, self.methods, self.world, self.last]
-        buttons = [self.go, self.stop]
-        busy = self.go.click(lambda: (gr.Button(visible=False), gr.Button(visible=True)), None, buttons, **quick)
-        done = busy.then(self.run, chosen, results, concurrency_limit=1, **quick)
-        done.then(lambda: (gr.Button(visible=True), gr.Button(visible=False)), None, buttons, **quick)
+        self.go.click(self.run, chosen, results, concurrency_limit=1, **quick)
         self.stop.click(self.halt, None, None, queue=False, **quick)
         question = [self.session, self.number, self.target, self.method, self.world]
         triggers = [self.ask.click, self.number.input, self.target.release, self.method.input]
@@ -233,22 +234,33 @@ class Page:
         self, session: Session | None, methods: list[str], world: str, last: int, request: gr.Request
     ) -> Iterator[tuple[Any, ...]]:
         """Follow in a thread and tell how far it is; the tracks appear with everything that can be downloaded."""
-        same = (gr.skip(),) * (3 + len(self.tables))
-        with sentences(), ThreadPoolExecutor(1) as worker:
-            begun, heard = time.monotonic(), deque([("", 0, 0)], maxlen=1)
+        begun, heard = time.monotonic(), deque([("", 0, 0)], maxlen=1)
 
-            def report(method: str, done: int, total: int) -> None:
-                heard.append((method, done, total))
+        def report(method: str, done: int, total: int) -> None:
+            heard.append((method, done, total))
 
-            choice = Choice(methods, world, int(last))
-            work = worker.submit(self.desk.follow, present(session), choice, tab_of(request), report)
-            while not work.done():
-                yield bar(*heard[-1], time.monotonic() - begun), *same
-                wait([work], timeout=0.3)
-            try:
-                yield self.finished(work.result())
-            except Stopped:
-                yield '<p class="note">Stopped.</p>', *same
+        def work() -> Files:
+            return self.desk.follow(present(session), Choice(methods, world, int(last)), tab_of(request), report)
+
+        with ThreadPoolExecutor(1) as worker:
+            future = worker.submit(work)
+            while not future.done():
+                yield *self.state(True, bar(*heard[-1], time.monotonic() - begun)), *self.no_files()
+                wait([future], timeout=0.3)
+        try:
+            yield *self.state(False, ""), *self.finished(future.result())
+        except Stopped:
+            yield *self.state(False, '<p class="note">Stopped.</p>'), *self.no_files()
+        except Exception as error:
+            yield *self.state(False, f'<p class="refused">{sentence(error)}</p>'), *self.no_files()
+
+    def state(self, busy: bool, said: str) -> tuple[Any, ...]:
+        """The button that fits, and a line below it."""
+        return gr.Button(visible=not busy), gr.Button(visible=busy), said
+
+    def no_files(self) -> tuple[Any, ...]:
+        """The tracks stay as they are."""
+        return (gr.skip(),) * (3 + len(self.tables))
 
     def finished(self, files: Files) -> tuple[Any, ...]:
         """The video and a button for each file that was written."""
@@ -257,7 +269,7 @@ class Page:
             gr.DownloadButton(value=str(paths[key]) if key in paths else None, visible=key in paths)
             for key in self.tables
         ]
-        return "", gr.Column(visible=True), str(files.mp4), gr.DownloadButton(value=str(files.mp4)), *buttons
+        return gr.Column(visible=True), str(files.mp4), gr.DownloadButton(value=str(files.mp4)), *buttons
 
     def why(self, session: Session | None, number: str | None, target: int, method: str, world: str) -> Iterator[str]:
         """The first look at once, then what the second look made of it."""
