@@ -14,6 +14,7 @@ from lpa_cwm.files import written_aside
 from lpa_cwm.probe import magnitude
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
+COLUMNS = 5
 
 
 def picture(image: Float[Tensor, "3 h w"]) -> np.ndarray:
@@ -29,10 +30,19 @@ def open_patches(explained: Explanation, index: int) -> Float[Tensor, "3 h w"]:
     return torch.where(repeat(hidden, "i j -> (i a) (j b)", a=scale, b=scale), 0.5, explained.target)
 
 
+def glow(values: Float[Tensor, "h w"], most: float, behind: Float[Tensor, "3 h w"]) -> np.ndarray:
+    """Values as heat over a dim grey picture, so that one sees what responds."""
+    from matplotlib import colormaps
+
+    heat = (values / (most + 1e-12)).clamp(0, 1).sqrt().cpu().numpy()
+    grey = 0.45 * behind.mean(0).clamp(0, 1).cpu().numpy()
+    return (1 - heat[..., None]) * grey[..., None] + heat[..., None] * colormaps["inferno"](0.3 + 0.7 * heat)[..., :3]
+
+
 def mark(axes, xy: Tensor, colour: str, shape: str = "+") -> None:  # noqa: ANN001
-    """A cross at a point; matplotlib puts pixel centres at whole numbers."""
+    """A cross or a ring at a point; matplotlib puts pixel centres at whole numbers."""
     x, y = (xy.cpu() - 0.5).tolist()
-    axes.plot(x, y, shape, color=colour, markersize=11, markeredgewidth=2)
+    axes.plot(x, y, shape, color=colour, markersize=12, markeredgewidth=1.6, fillstyle="none")
 
 
 def panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tuple[Tensor, str]]]]:
@@ -47,10 +57,25 @@ def panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tuple[Ten
         factual = explained.prediction[heaviest]
         shown.append(("factual prediction", picture(factual), []))
         shown.append(("perturbed prediction", picture(factual + explained.response[heaviest]), []))
-    shown.append(("weighted response", explained.strength.cpu().numpy(), [(explained.first, END)]))
+    strength = explained.strength
+    shown.append(
+        ("weighted response", glow(strength, float(strength.max()), explained.target), [(explained.first, END)])
+    )
     for step, values in enumerate(explained.distributions):
-        shown.append((f"distribution, window {step}", values.cpu().sqrt().numpy(), []))
+        title = f"distribution after window {step}" if step else "distribution before windows"
+        shown.append((title, glow(values, float(values.max()), explained.target), []))
     return shown
+
+
+def summary(explained: Explanation) -> str:
+    """The answer in words."""
+    answer = explained.answer
+    lines = (
+        f"strength {answer.strength[0]:.3f}",
+        f"effective candidates {answer.support[0]:.1f} of {len(explained.weights)}",
+        f"spread {answer.spread[0]:.1f} px",
+    )
+    return "\n".join(lines)
 
 
 def draw(explained: Explanation, path: Path) -> None:
@@ -59,26 +84,21 @@ def draw(explained: Explanation, path: Path) -> None:
     from matplotlib.figure import Figure
 
     upper, order = panels(explained), explained.weights.argsort(descending=True).tolist()
-    columns = max(len(upper), (len(order) + 1) // 2)
-    figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
-    grid = figure.subplots(3, columns, squeeze=False)
+    above, below = -(-(len(upper) + 1) // COLUMNS), -(-len(order) // COLUMNS)
+    figure = Figure(figsize=(2.6 * COLUMNS, 2.75 * (above + below)), layout="constrained")
+    grid = figure.subplots(above + below, COLUMNS, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, (title, image, marks) in zip(grid[0], upper, strict=False):
-        axes.imshow(image, cmap="inferno")
-        axes.set_title(title, fontsize=8)
+    for axes, (title, image, marks) in zip(grid[:above].flat, upper, strict=False):
+        axes.imshow(image)
+        axes.set_title(title, fontsize=9)
         for xy, colour in marks:
             mark(axes, xy, colour)
-    strengths = magnitude(explained.response).cpu()
-    for axes, index in zip(grid[1:].flat, order, strict=False):
-        axes.imshow(strengths[index].sqrt().numpy(), cmap="inferno", vmin=0, vmax=float(strengths.max()) ** 0.5 + 1e-9)
-        mark(axes, explained.peak[index], PEAK, "x")
-        axes.set_title(f"mask {index + 1}, weight {explained.weights[index]:.2f}", fontsize=8)
-    answer = explained.answer
-    figure.suptitle(
-        f"strength {answer.strength[0]:.2f}, effective candidates {answer.support[0]:.1f}, "
-        f"spread {answer.spread[0]:.1f} px",
-        fontsize=10,
-    )
+    grid[:above].flat[len(upper)].text(0.02, 0.95, summary(explained), va="top", fontsize=10, linespacing=1.6)
+    strengths = magnitude(explained.response)
+    for axes, index in zip(grid[above:].flat, order, strict=False):
+        axes.imshow(glow(strengths[index], float(strengths.max()), explained.target))
+        mark(axes, explained.peak[index], PEAK, "o")
+        axes.set_title(f"mask {index + 1}, weight {explained.weights[index]:.2f}", fontsize=9)
     with written_aside(path) as aside:
         figure.savefig(aside, dpi=110)
