@@ -111,11 +111,13 @@ def points(tab):
     return tab.locator("#legend li").count()
 
 
-def keep(tab, name):
+def keep(tab, name, part=None):
+    """A picture of the page, or of a part of it, if pictures are wanted."""
     if PICTURES:
         tab.wait_for_timeout(1500)
         tab.mouse.move(5, 5)
-        tab.screenshot(path=Path(PICTURES) / f"page_{name}.png", full_page=True)
+        path = Path(PICTURES) / f"page_{name}.png"
+        _ = tab.locator(part).screenshot(path=path) if part else tab.screenshot(path=path, full_page=True)
 
 
 def test_points_come_and_go(page):
@@ -168,7 +170,7 @@ def test_follow_play_download_and_see_why(page):
     page.wait_for_selector(".why-facts.settled")
     assert page.locator(".why-candidates img").count() == 10
     assert page.locator(".why-steps img").count() == 4
-    keep(page, "why")
+    keep(page, "why", "#why")
 
 
 def test_a_run_can_be_stopped(page):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
@@ -28,6 +29,8 @@ RAMP = (
 """Heat, from nothing to the maximum."""
 DIMMED = 0.6
 """Brightness of the frame under a heat map."""
+SWELL = 5
+"""Side in pixels of the smallest spot in a heat map."""
 WIDEST = 1920
 """Most pixels across in a video with several panels."""
 BAND, GAP = 34, 8
@@ -103,8 +106,8 @@ def row(panels: Sequence[Image.Image]) -> Image.Image:
 
 
 def heat(share: Float[Tensor, "h w"], under: Float[Tensor, "3 h w"]) -> Image.Image:
-    """A map of values in [0, 1] over a dimmed frame."""
-    values = share.clamp(0, 1).cpu().numpy()
+    """A map of values in [0, 1] over a dimmed frame; peaks of a pixel or two grow until they can be seen."""
+    values = F.max_pool2d(share.clamp(0, 1)[None, None], SWELL, 1, SWELL // 2)[0, 0].cpu().numpy()
     levels = [level for level, _ in RAMP]
     colour = np.stack([np.interp(values, levels, [shade[c] for _, shade in RAMP]) for c in range(3)], axis=-1)
     grey = 255 * DIMMED * under.mean(0).clamp(0, 1).cpu().numpy()[..., None]
@@ -123,7 +126,7 @@ def logarithmic(probability: Float[Tensor, "h w"], depth: float = 12.0) -> Float
     return 1 + below / float((-below.median()).clamp(1e-6, depth))
 
 
-def ringed(picture: Image.Image, xy: tuple[float, float], colour: Colour, radius: float = 8) -> Image.Image:
+def ringed(picture: Image.Image, xy: tuple[float, float], colour: Colour, radius: float = 13) -> Image.Image:
     """A copy with a ring around a place, dark-edged to be seen on anything."""
     picture = picture.copy()
     pen = ImageDraw.Draw(picture)
