@@ -6,7 +6,7 @@ from typing import Literal
 WORLDS = ("toy", "compact", "compact-total", "opt-cwm", "opt-cwm-512")
 METHODS = ("uniform", "apa", "lpa")
 SCORES = ("compact", "adm")
-WORLD, METHOD = "compact", "uniform"
+WORLD, METHOD = "compact", "lpa"
 """What every command uses unless told otherwise."""
 
 
