@@ -160,7 +160,8 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     uniform = endpoint_error(torch.full((len(held), 5), 0.2), groups.peak[held], groups.end[held]).mean()
     assert learned < 0.6 * uniform
     errors = [json.loads(line)["held_error"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert min(errors) == pytest.approx(learned.item(), rel=1e-3)
+    # What is written has half precision.
+    assert min(errors) == pytest.approx(learned.item(), rel=5e-3)
 
 
 def test_too_few_videos_are_refused(tmp_path):
