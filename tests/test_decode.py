@@ -7,6 +7,7 @@ import torch
 
 from lpa_cwm.config import Method
 from lpa_cwm.decode import Distribution, aggregate, distribution, localise, reduce, updates
+from lpa_cwm.geometry import pixel_centres
 
 
 def blob(x, y, height, size=64, sigma=2.0):
@@ -87,3 +88,19 @@ def test_the_first_of_equal_peaks_in_raster_order():
     field = torch.zeros(1, 3, 4, 4)
     field[0, :, 1, 2] = field[0, :, 3, 0] = 1
     assert localise(field, Method(localise="standard")).tolist() == [[2.5, 1.5]]
+
+
+def test_a_summit_is_found_between_pixels():
+    """The logarithm of a Gaussian is a parabola, whose top lies at the Gaussian's middle."""
+    draw = torch.Generator().manual_seed(4)
+    middle = 8 + 16 * torch.rand(20, 2, generator=draw)
+    grid = pixel_centres((32, 32))
+    logits = -0.5 * (grid - middle[:, None, None]).square().sum(-1) / 3.0**2
+    torch.testing.assert_close(Distribution(logits).summit(), middle, atol=1e-3, rtol=0)
+    torch.testing.assert_close(Distribution(logits).peak(), middle, atol=0.5, rtol=0)
+
+
+def test_a_summit_at_the_border_or_on_a_plateau_is_a_pixels_centre():
+    logits = torch.zeros(2, 6, 7)
+    logits[0, 0, 6] = 5
+    assert torch.equal(Distribution(logits).summit(), Distribution(logits).peak())

@@ -38,6 +38,8 @@ class Method:
     """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
     per_pass: int = 1
     """Distant queries perturbed in one prediction; more is cheaper and less accurate."""
+    subpixel: bool = False
+    """Answer between pixels, by parabolas through the peak, instead of with a pixel's centre as the paper does."""
     adaptive: float = 0.0
     """Draw first masks only until a query's weighted endpoint moves by less than so many pixels; 0 draws all (M)."""
     batch: int = 16

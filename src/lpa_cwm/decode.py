@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import Method
@@ -61,6 +61,26 @@ class Distribution:
         """The centre of the most probable pixel."""
         return peak_of(self.logits)
 
+    def summit(self) -> Float[Tensor, "n 2"]:
+        """The top of the parabolas through the most probable pixel and its neighbours, along x and along y."""
+        height, width = self.logits.shape[1:]
+        flat = self.logits.flatten(1)
+        top = flat.argmax(1, keepdim=True)
+        row, column = top // width, top % width
+
+        def beyond(place: Int[Tensor, "n 1"], step: int, most: int) -> Float[Tensor, "n"]:
+            """How far the parabola's top is from the middle pixel; nowhere at the border and on a plateau."""
+            before, after = (flat.gather(1, (top + way).clamp(0, flat.shape[1] - 1)) for way in (-step, step))
+            bend = before - 2 * flat.gather(1, top) + after
+            shift = (before - after) / (2 * bend.clamp(max=-1e-12))
+            return torch.where((place > 0) & (place < most - 1), shift, 0).clamp(-0.5, 0.5)[:, 0]
+
+        return self.peak() + torch.stack((beyond(column, 1, width), beyond(row, width, height)), dim=1)
+
+    def endpoint(self, method: Method) -> Float[Tensor, "n 2"]:
+        """The answer: a pixel's centre, or between the pixels."""
+        return self.summit() if method.subpixel else self.peak()
+
 
 def distribution(response: Float[Tensor, "n 3 h w"], method: Method) -> Distribution:
     """Where an aggregated response says the point went."""
@@ -79,4 +99,4 @@ def localise(response: Float[Tensor, "n 3 h w"], method: Method) -> Float[Tensor
     """The endpoint of an aggregated response, by the method's own localisation."""
     windows = method.windows if method.localise == "windowed" else 0
     *_, last = updates(distribution(response, method), windows)
-    return last.peak()
+    return last.endpoint(method)

@@ -152,7 +152,7 @@ class CwmTracker:
         refined = Answer.empty(xy)
         probe = Probe(self.world, scene, plan, source.enter(xy), self.method.batch)
         for rows, response, strength in probe.averages():
-            peak = distribution(response, self.method).peak()
+            peak = distribution(response, self.method).endpoint(self.method)
             refined.put(rows, self.read(response, strength, answer.support[rows], target, peak))
         return refined
 
