@@ -281,3 +281,23 @@ def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
     assert "static · a/b · DCA" in page
     data.unlink()
     assert "data:image" not in write_report([run], tmp_path / "report").read_text()
+
+
+def test_subsets_are_means_over_their_own_videos(contest, tables):
+    """The videos' names begin alike, so there is no such table; renamed, each subset has its own means."""
+    assert "subsets" not in tables
+    renamed = {f"v/{seed}": f"{'even' if seed % 2 == 0 else 'odd'}/{seed}" for seed in range(5)}
+    everyone = [
+        replace(scores, videos={renamed[name]: video for name, video in scores.videos.items()})
+        for scores in contest.everyone
+    ]
+    methods = tuple(scores for scores in everyone if not scores.reference)
+    references = tuple(scores for scores in everyone if scores.reference)
+    (table,) = results.by_subset(replace(contest, methods=methods, references=references))
+    column = [one.key for one in table.columns].index("dca_avg")
+    for row in table.rows:
+        subset, method, count = (cell.text for cell in row.cells[:3])
+        (scores,) = (one for one in everyone if one.method == method)
+        own = [video.values["dca_avg"] for name, video in scores.videos.items() if name.startswith(subset)]
+        assert int(count) == len(own)
+        assert row.cells[column].value == pytest.approx(100 * np.nanmean(own))

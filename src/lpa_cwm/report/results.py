@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
-from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference
+from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference, summarise
 from lpa_cwm.metrics.scores import SWEPT
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.contest import Contest
@@ -62,6 +63,7 @@ def tables(contest: Contest) -> Iterator[Table]:
     yield from sensitivity(contest)
     yield from swept(contest)
     yield from against_paper(contest)
+    yield from by_subset(contest)
     yield by_video(contest)
     yield by_track(contest)
 
@@ -168,6 +170,25 @@ def _paper_row(contest: Contest, scores: Scores, figure: Figure) -> Row:
     paper = Cell(f"{figure.value:.2f}", figure.value)
     label = f"{_label(metric.name, contest)} {metric.arrow}".strip()
     return Row((text(scores.method), text(figure.method), text(label), paper, ours, Cell(f"{gap:+.2f}", gap)))
+
+
+def by_subset(contest: Contest) -> Iterator[Table]:
+    """Means of the subsets that the videos' names tell, by what stands before the first slash; none if it is one."""
+    subsets: dict[str, list[str]] = {}
+    for name in contest.methods[0].videos:
+        subsets.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
+    if len(subsets) < 2:
+        return
+    heads = (Column("subset", "Subset"), Column("method", "Method"), Column("videos", "videos"))
+    columns = (*heads, *map(metric_column, PER_VIDEO))
+    rows = []
+    for subset, names in subsets.items():
+        some = [replace(scores, videos={name: scores.videos[name] for name in names}) for scores in contest.everyone]
+        found = [summarise(scores, list(PER_VIDEO)) for scores in some]
+        for scores, means in zip(some, found, strict=True):
+            cells = (estimated(means[metric], METRICS[metric]) for metric in PER_VIDEO)
+            rows.append(Row((text(subset), text(scores.method), whole(len(names)), *cells), scores.reference))
+    yield Table("subsets", "Subsets", columns, tuple(rows), _INTERVAL)
 
 
 def by_video(contest: Contest) -> Table:
