@@ -1,0 +1,58 @@
+"""What re-evaluation gives on a world model: end-point errors with R = 0 and R = 1, for two adjudicators, in one run.
+
+python benchmarks/passes.py [--assets FOLDER]
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from lpa_cwm import hub
+from lpa_cwm.config import Method
+from lpa_cwm.data.sim.assets import Assets
+from lpa_cwm.data.sim.pairs import SimulatedPairs
+from lpa_cwm.data.sim.recipe import recipe_named
+from lpa_cwm.training.world_evaluate import Points
+from lpa_cwm.types import Clip, Queries
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Compare on simulated pairs of both recipes with objects and pictures the training never saw."""
+
+    assets: Path | None = None
+    """Objects and textures of the simulator; invented ones without."""
+    pairs: int = 9
+    """Of each recipe."""
+    methods: tuple[str, ...] = ("uniform", "lpa")
+    world: str = "compact"
+    threads: int = 1
+
+    def run(self):
+        torch.set_num_threads(self.threads)
+        assets = Assets.of(self.assets, "val")
+        sources = {name: SimulatedPairs(recipe_named(name), assets, seed=3) for name in ("hard", "movi")}
+        examples = [(f"{name}{i}", i, one.pair(i, 256)) for name, one in sources.items() for i in range(self.pairs)]
+        print("method   R  mean px  median  within 1 2 4 8 16 px, %        visibility, balanced %")
+        for passes in (0, 1):
+            for method in self.methods:
+                tracker = hub.load(method, self.world, Method(passes=passes))
+                error, shown, seen = (torch.cat(part) for part in zip(*self.answers(tracker, examples), strict=True))
+                near = "  ".join(f"{100 * (error[seen] < far).float().mean():.1f}" for far in (1, 2, 4, 8, 16))
+                right = (shown[seen].float().mean() + 1 - shown[~seen].float().mean()) / 2
+                means = f"{error[seen].mean():7.2f} {error[seen].median():7.2f}"
+                print(f"{method:8s} {passes}  {means}  {near}  {100 * right:.1f}")
+
+    def answers(self, tracker, examples):
+        for name, index, example in examples:
+            points = Points.of(example, 16, index)
+            if len(points.xy):
+                clip = Clip(torch.stack((example.source, example.target)), name)
+                tracks = tracker.track(clip, Queries(points.xy, torch.zeros(len(points.xy)).long()))
+                yield (tracks.xy[:, 1] - points.goal).norm(dim=-1), tracks.visible[:, 1], points.visible
+
+
+if __name__ == "__main__":
+    tyro.cli(Passes).run()
