@@ -4,9 +4,9 @@ python benchmarks/adaptive.py [--assets FOLDER] [--method lpa]
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import tyro
@@ -19,31 +19,22 @@ from lpa_cwm.data.sim.recipe import recipe_named
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.world_evaluate import Points
 from lpa_cwm.types import Clip, Queries
+from lpa_cwm.world.wrapped import Wrapped
 
 
-@dataclass
-class Counting:
+@dataclass(frozen=True)
+class Counting(Wrapped):
     """A world model that notes how many masks it imagined and how many responses it gave."""
 
-    world: Any
-    imagined: int = 0
-    asked: int = 0
-    size: int = field(init=False)
-    patch: int = field(init=False)
-
-    def __post_init__(self):
-        self.size, self.patch = self.world.size, self.world.patch
-
-    def observe(self, source, target):
-        return self.world.observe(source, target)
+    counts: Counter = field(default_factory=Counter)
 
     def imagine(self, scene, hidden):
-        self.imagined += len(hidden)
-        return self.world.imagine(scene, hidden)
+        self.counts["imagined"] += len(hidden)
+        return super().imagine(scene, hidden)
 
     def intervene(self, scene, factual, xy):
-        self.asked += len(xy) * len(factual.hidden)
-        return self.world.intervene(scene, factual, xy)
+        self.counts["asked"] += len(xy) * len(factual.hidden)
+        return super().intervene(scene, factual, xy)
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class Adaptive:
             begin = time.process_time()
             error = torch.cat([self.errors(tracker, *example) for example in examples])
             spent = (time.process_time() - begin) / self.pairs
-            masks, asked = world.imagined / self.pairs, world.asked / len(error)
+            masks, asked = world.counts["imagined"] / self.pairs, world.counts["asked"] / len(error)
             name = f"{tolerance:g} px" if tolerance else "all"
             print(f"{name:9s} {masks:13.1f} {asked:18.1f} {error.mean():10.2f} {error.median():7.2f} {spent:13.2f}")
 

@@ -1,9 +1,10 @@
-"""What re-evaluation gives on a world model: end-point errors with R = 0 and R = 1, for two adjudicators, in one run.
+"""What re-evaluation and answers between pixels give: end-point errors with R = 0 and 1, for two adjudicators.
 
 python benchmarks/passes.py [--assets FOLDER]
 """
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -35,15 +36,17 @@ class Passes:
         assets = Assets.of(self.assets, "val")
         sources = {name: SimulatedPairs(recipe_named(name), assets, seed=3) for name in ("hard", "movi")}
         examples = [(f"{name}{i}", i, one.pair(i, 256)) for name, one in sources.items() for i in range(self.pairs)]
-        print("method   R  mean px  median  within 1 2 4 8 16 px, %        visibility, balanced %")
-        for passes in (0, 1):
+        print("method   R answer    mean px  median  within 1 2 4 8 16 px, %        visibility, balanced %")
+        for passes, subpixel in product((0, 1), (False, True)):
             for method in self.methods:
-                tracker = hub.load(method, self.world, Method(passes=passes))
+                tracker = hub.load(method, self.world, Method(passes=passes, subpixel=subpixel))
                 error, shown, seen = (torch.cat(part) for part in zip(*self.answers(tracker, examples), strict=True))
                 near = "  ".join(f"{100 * (error[seen] < far).float().mean():.1f}" for far in (1, 2, 4, 8, 16))
                 right = (shown[seen].float().mean() + 1 - shown[~seen].float().mean()) / 2
                 means = f"{error[seen].mean():7.2f} {error[seen].median():7.2f}"
-                print(f"{method:8s} {passes}  {means}  {near}  {100 * right:.1f}")
+                print(
+                    f"{method:8s} {passes} {'subpixel' if subpixel else 'pixel':8s}  {means}  {near}  {100 * right:.1f}"
+                )
 
     def answers(self, tracker, examples):
         for name, index, example in examples:

@@ -5,37 +5,31 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from lpa_cwm import hub
 from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.config import Method
+from lpa_cwm.errors import InputError
 from lpa_cwm.probe import magnitude, peak_of
 from lpa_cwm.settling import FIRST, MORE, Settling
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Candidates, Grid
 from lpa_cwm.world.masks import random_masks
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.world.wrapped import Wrapped
 
 SIZE = 64
 DRIFT = ToyMotion(shift=(3 / SIZE, -2 / SIZE))
 
 
-@dataclass
-class Counting:
+@dataclass(frozen=True)
+class Counting(Wrapped):
     """A world model that notes how many masks it was asked to imagine."""
 
-    world: ToyWorld
     masks: list[int] = field(default_factory=list)
-    size: int = SIZE
-    patch: int = 8
-
-    def observe(self, source, target):
-        return self.world.observe(source, target)
 
     def imagine(self, scene, hidden):
         self.masks.append(len(hidden))
-        return self.world.imagine(scene, hidden)
-
-    def intervene(self, scene, factual, xy):
-        return self.world.intervene(scene, factual, xy)
+        return super().imagine(scene, hidden)
 
 
 def tracked(world, **numbers):
@@ -87,3 +81,9 @@ def test_each_query_stops_at_the_first_round_that_changes_little(tolerance):
         )
         assert len(found[row]) == stop
         assert torch.equal(found[row], peak[:stop])
+
+
+@pytest.mark.parametrize("numbers", [{"adaptive": 1.0, "mask_sharing": "query"}, {"adaptive": -1.0}])
+def test_what_cannot_settle_is_refused(numbers):
+    with pytest.raises(InputError, match="adaptive is"):
+        hub.load("uniform", "toy", Method(**numbers))

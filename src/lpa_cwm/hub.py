@@ -43,6 +43,11 @@ def load(
     world = load_world(world) if isinstance(world, str) else world
     method = load_adjudicator(method, score, weights, device) if isinstance(method, str) else method
     numbers = numbers or Method()
+    if numbers.adaptive < 0 or (numbers.adaptive and numbers.mask_sharing != "pair"):
+        raise InputError(
+            f"adaptive is {numbers.adaptive:g} px with masks shared by {numbers.mask_sharing}; masks can be drawn "
+            "until queries settle only if all queries of a pair share them: leave mask sharing at pair, or adaptive at 0."
+        )
     if numbers.per_pass > 1 and numbers.passes and numbers.reevaluation != "joint":
         raise InputError(
             f"Asking about {numbers.per_pass} queries per pass needs masks that all of them share; "

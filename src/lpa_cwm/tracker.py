@@ -136,7 +136,7 @@ class CwmTracker:
             return self.adjudicator(Pair(pair.source.whole, pair.target.whole, points[rows]), candidates)
 
         plan = self.first_plan(pair, xy)
-        if self.method.adaptive and self.method.mask_sharing == "pair":
+        if self.method.adaptive:
             asked = self.world, scene, plan.hidden, points, self.method.batch, self.method.adaptive
             yield from Settling(*asked).candidates(believe)
             return

@@ -14,30 +14,21 @@ from lpa_cwm.demo import models
 from lpa_cwm.demo.pictures import side_by_side
 from lpa_cwm.demo.session import Point, queries
 from lpa_cwm.errors import InputError
-from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.tracker import checked, count_pairs
 from lpa_cwm.types import Clip, Tracks
+from lpa_cwm.world.wrapped import Wrapped
 
 
 class Stopped(Exception):
     """Somebody pressed the button."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+@dataclass(frozen=True)
+class Watched(Wrapped):
     """A world model that says when it is asked about the next frame pair, and stops when it may not go on."""
 
-    world: WorldModel
     next_pair: Callable[[], None]
     may_go_on: Callable[[], bool]
-
-    @property
-    def size(self) -> int:
-        return self.world.size
-
-    @property
-    def patch(self) -> int:
-        return self.world.patch
 
     def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Any:
         """As the world does, after saying so."""
@@ -49,10 +40,6 @@ class Watched:
         """As the world does, if work may go on."""
         self._check()
         return self.world.imagine(scene, hidden)
-
-    def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
-        """As the world does."""
-        return self.world.intervene(scene, factual, xy)
 
     def _check(self) -> None:
         if not self.may_go_on():

@@ -15,6 +15,7 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.keys import generator
+from lpa_cwm.world.wrapped import Wrapped
 
 
 @runtime_checkable
@@ -34,28 +35,15 @@ class MultiplexedFactual:
     own: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Multiplexed:
-    """A world model that asks another about up to `per_pass` queries at a time."""
+@dataclass(frozen=True)
+class Multiplexed(Wrapped):
+    """A world model that asks another, which can be asked jointly, about up to `per_pass` queries at a time."""
 
-    world: JointWorldModel
     per_pass: int = 4
     apart: float = 48.0
     """Least distance of two queries in one pass, in pixels of the source at working size."""
     attribute: bool = True
     """Give each pixel of a joint response to the companion whose mean response over the masks is largest there."""
-
-    @property
-    def size(self) -> int:
-        return self.world.size
-
-    @property
-    def patch(self) -> int:
-        return self.world.patch
-
-    def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Any:
-        """As the world does."""
-        return self.world.observe(source, target)
 
     def imagine(self, scene: Any, hidden: Bool[Tensor, "m p"]) -> MultiplexedFactual:
         """As the world does; the masks are kept."""

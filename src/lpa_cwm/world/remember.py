@@ -3,14 +3,14 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lpa_cwm.interfaces import WorldModel
+from lpa_cwm.world.wrapped import Wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,35 +21,26 @@ class KnownScene:
     own: Any
 
 
-class Remembering:
+@dataclass(frozen=True)
+class Remembering(Wrapped):
     """Answers as another world model does, and keeps its last scenes and factual predictions."""
 
-    def __init__(self, world: WorldModel, kept: int = 8) -> None:
-        self._world = world
-        self._kept = kept
-        self._recent: OrderedDict[str, Any] = OrderedDict()
-        self._lock = Lock()
-
-    @property
-    def size(self) -> int:
-        return self._world.size
-
-    @property
-    def patch(self) -> int:
-        return self._world.patch
+    kept: int = 8
+    _recent: OrderedDict[str, Any] = field(default_factory=OrderedDict, repr=False, compare=False)
+    _lock: Any = field(default_factory=Lock, repr=False, compare=False)
 
     def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> KnownScene:
         """As the world does, once for each pair of frames."""
         key = digest(source, target)
-        return KnownScene(key, self._recall(key, lambda: self._world.observe(source, target)))
+        return KnownScene(key, self._recall(key, lambda: self.world.observe(source, target)))
 
     def imagine(self, scene: KnownScene, hidden: Bool[Tensor, "m p"]) -> Any:
         """As the world does, once for each scene and set of masks."""
-        return self._recall(scene.key + digest(hidden), lambda: self._world.imagine(scene.own, hidden))
+        return self._recall(scene.key + digest(hidden), lambda: self.world.imagine(scene.own, hidden))
 
     def intervene(self, scene: KnownScene, factual: Any, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
         """As the world does."""
-        return self._world.intervene(scene.own, factual, xy)
+        return self.world.intervene(scene.own, factual, xy)
 
     def _recall(self, key: str, make: Callable[[], Any]) -> Any:
         """What is kept under a key, made if it is not; two callers at once may both make it."""
@@ -59,7 +50,7 @@ class Remembering:
         with self._lock:
             self._recent[key] = value
             self._recent.move_to_end(key)
-            while len(self._recent) > self._kept:
+            while len(self._recent) > self.kept:
                 self._recent.popitem(last=False)
         return value
 
