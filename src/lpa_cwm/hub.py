@@ -46,7 +46,7 @@ def load(
     if numbers.adaptive < 0 or (numbers.adaptive and numbers.mask_sharing != "pair"):
         raise InputError(
             f"adaptive is {numbers.adaptive:g} px with masks shared by {numbers.mask_sharing}; masks can be drawn "
-            "until queries settle only if all queries of a pair share them: leave mask sharing at pair, or adaptive at 0."
+            "until queries settle only if all queries of a pair share them: share by pair, or leave adaptive at 0."
         )
     if numbers.per_pass > 1 and numbers.passes and numbers.reevaluation != "joint":
         raise InputError(
