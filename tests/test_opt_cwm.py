@@ -167,7 +167,7 @@ def test_the_tracker_gets_the_same_answer_in_any_batch(mode):
         CwmTracker(random_world(batch=size), uniform, replace(numbers, batch=size)).track(clip, queries)
         for size in (1, 8)
     )
-    torch.testing.assert_close(one.xy, all_.xy, equal_nan=True)
+    torch.testing.assert_close(one.xy, all_.xy, equal_nan=True, atol=1e-2, rtol=0)
     torch.testing.assert_close(one.strength, all_.strength, equal_nan=True)
 
 

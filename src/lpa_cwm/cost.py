@@ -25,28 +25,28 @@ class Cost:
     """Predictions with a perturbed source, at the least."""
 
 
-def cost(clip: Clip, queries: Queries, method: Method) -> Cost:
-    """Count the work of `CwmTracker.track` without doing it."""
+def cost(clip: Clip, queries: Queries, method: Method, passes: int) -> Cost:
+    """Count the work of `CwmTracker.track` with so many re-evaluations without doing it."""
     frames = queries.frame.tolist()
     groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
     targets = sum(count * later for count, later in groups)
-    factual = sum(later * factual_masks(count, method) for count, later in groups)
+    factual = sum(later * factual_masks(count, method, passes) for count, later in groups)
     return Cost(
         pairs=sum(later for _, later in groups),
         targets=targets,
         factual=round(factual),
-        counterfactual=ceil(targets / method.per_pass) * method.masks * (1 + method.passes),
+        counterfactual=ceil(targets / method.per_pass) * method.masks * (1 + passes),
     )
 
 
-def factual_masks(queries: int, method: Method) -> float:
+def factual_masks(queries: int, method: Method, passes: int) -> float:
     """Masks imagined for one frame pair in the first look and all re-evaluations."""
     first = method.masks * (queries if method.mask_sharing == "query" else 1)
-    if method.passes == 0:
+    if passes == 0:
         return float(first)
     joint = ceil(queries / together(PATCHES)) * method.masks
     again = {"query": queries * method.masks, "joint": joint, "pool": pool_size(queries, method.masks)}
-    return float(first) + again[method.reevaluation] + (method.passes - 1) * queries * method.masks
+    return float(first) + again[method.reevaluation] + (passes - 1) * queries * method.masks
 
 
 def pool_size(queries: int, masks: int) -> float:

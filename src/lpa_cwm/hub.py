@@ -48,12 +48,13 @@ def load(
             f"adaptive is {numbers.adaptive:g} px with masks shared by {numbers.mask_sharing}; masks can be drawn "
             "until queries settle only if all queries of a pair share them: share by pair, or leave adaptive at 0."
         )
-    if numbers.per_pass > 1 and numbers.passes and numbers.reevaluation != "joint":
+    tracker = CwmTracker(multiplex(world, numbers.per_pass), method, numbers, device, quiet)
+    if numbers.per_pass > 1 and tracker.passes and numbers.reevaluation != "joint":
         raise InputError(
             f"Asking about {numbers.per_pass} queries per pass needs masks that all of them share; "
             "choose the joint re-evaluation."
         )
-    return CwmTracker(multiplex(world, numbers.per_pass), method, numbers, device, quiet)
+    return tracker
 
 
 def tracker(name: str, **settings: Any) -> Tracker:

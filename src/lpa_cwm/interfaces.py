@@ -13,7 +13,8 @@ class WorldModel(Protocol):
     """Predicts a target frame from the source and the patches of the target it may see.
 
     Three verbs, one per level of sharing. Frames are RGB in [0, 1] of `size` x `size` pixels; `hidden` is over the
-    `(size / patch)` squared patches in raster order; points are in pixels of the source.
+    `(size / patch)` squared patches in raster order; points are in pixels of the source. A world model that has a
+    number `passes` says how many re-evaluations it gains from; without it there is one, as in the paper.
     """
 
     @property

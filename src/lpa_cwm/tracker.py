@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.config import Method
+from lpa_cwm.config import PASSES, Method
 from lpa_cwm.decode import aggregate, distribution, localise
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, View, inside
@@ -71,6 +71,11 @@ class CwmTracker:
     device: str = "cpu"
     quiet: bool = True
 
+    @property
+    def passes(self) -> int:
+        """Re-evaluations: as the numbers say, else as the world model would have it, else as in the paper."""
+        return self.method.passes_or(getattr(self.world, "passes", PASSES))
+
     @torch.inference_mode()
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Tracks in the clip's own pixels; nothing is tracked before a query's frame."""
@@ -107,7 +112,7 @@ class CwmTracker:
         full = View.full(pair.hw, self.world.size)
         scene = self.world.observe(pair.source.whole, pair.target.whole)
         answer = self.first(pair, scene, xy)
-        for index in range(1, self.method.passes + 1):
+        for index in range(1, self.passes + 1):
             side = int(min(pair.hw) * self.method.zoom ** (index - 1))
             if index == 1 and (self.method.reevaluation != "query" or pair.hw == (side, side)):
                 answer = self.again(pair, scene, (full, full), xy, answer, index)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpa_cwm.baselines.pairwise import by_source
 from lpa_cwm.baselines.start import begun
-from lpa_cwm.config import Method
+from lpa_cwm.config import PASSES, Method
 from lpa_cwm.decode import distribution
 from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import View, centre_of, index_of
@@ -100,10 +100,11 @@ class OfficialTracker:
         whole = View.full((height, width), self.world.size)
         views = [(whole, whole) for _ in pixel]
         masks = self.draw(len(pixel), generator)
-        for index in range(self.method.passes + 1):
+        passes = self.method.passes_or(PASSES)
+        for index in range(passes + 1):
             glances = [self.glance(source, target, *one) for one in zip(views, masks, pixel, strict=True)]
             yield glances
-            if index < self.method.passes:
+            if index < passes:
                 ends = [glance.endpoint for glance in glances]
                 views = [
                     (closer(before, start, side), closer(after, end, side))

@@ -84,9 +84,10 @@ class Predict:
         if self.method not in METHODS:
             return rival(self.method).identity()
         names = {"world": self.world, "score": self.score} if self.method == "apa" else {"world": self.world}
+        numbers = asdict(self.numbers) | {"passes": self.numbers.passes_with(self.world)}
         shipped = digest_of(sorted(packaged_weights("").glob("*.safetensors")))
         given = digest_of([self.weights]) if self.weights else None
-        return names | {"numbers": asdict(self.numbers), "weights": given, "shipped_weights": shipped}
+        return names | {"numbers": numbers, "weights": given, "shipped_weights": shipped}
 
     def report(self, made: int, present: int, total: int) -> None:
         """Say what was done and where it is."""

@@ -102,7 +102,7 @@ class Track:
     def print_plan(self, clip: "Clip", queries: "Queries") -> None:
         from lpa_cwm.cost import cost
 
-        price = asdict(cost(clip, queries, self.numbers))
+        price = asdict(cost(clip, queries, self.numbers, self.numbers.passes_with(self.world)))
         if self.json:
             print(json.dumps(price))
             return

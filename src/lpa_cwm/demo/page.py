@@ -18,7 +18,7 @@ from lpa_cwm.demo.desk import Choice, Desk, check_world
 from lpa_cwm.demo.pictures import numbered, web_colour
 from lpa_cwm.demo.run import Files, Stopped
 from lpa_cwm.demo.session import Session, cleared, clicked, undone
-from lpa_cwm.demo.why import Question, asked, panel
+from lpa_cwm.demo.why import Question, asked, looks_again, panel
 from lpa_cwm.drawing import enlargement
 from lpa_cwm.errors import InputError
 
@@ -272,15 +272,16 @@ class Page:
         return gr.Column(visible=True), str(files.mp4), gr.DownloadButton(value=str(files.mp4)), *buttons
 
     def why(self, session: Session | None, number: str | None, target: int, method: str, world: str) -> Iterator[str]:
-        """The first look at once, then what the second look made of it."""
+        """The first look at once; then, if there is a second, what that made of it."""
         with sentences():
             known = present(session)
             if number is None or int(number) >= len(known.points):
                 raise InputError("There is no point to explain; click one on the frame first.")
             check_world(known, world)
             question = Question(known.clip, known.points, int(number), int(target), method, world)
-            for settled in (False, True):
-                yield panel(question, asked(question, first_look=not settled), settled)
+            if looks_again(question):
+                yield panel(question, asked(question, first_look=True), settled=False)
+            yield panel(question, asked(question), settled=True)
 
     def halt(self, request: gr.Request) -> None:
         self.desk.stop(tab_of(request))

@@ -37,6 +37,11 @@ class Question:
         return self.points[self.number]
 
 
+def looks_again(question: Question) -> bool:
+    """Whether the first look is not the answer yet."""
+    return models.tracker(question.method, models.remembering(question.world)).passes > 0
+
+
 def asked(question: Question, first_look: bool = False) -> Explanation:
     """The explanation of the first look alone, or with its re-evaluation; what is known is not asked again."""
     if not question.point.frame < question.target < len(question.clip):

@@ -6,6 +6,8 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lpa_cwm.config import PASSES
+
 
 @dataclass(frozen=True)
 class Wrapped:
@@ -20,6 +22,10 @@ class Wrapped:
     @property
     def patch(self) -> int:
         return self.world.patch
+
+    @property
+    def passes(self) -> int:
+        return getattr(self.world, "passes", PASSES)
 
     def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Any:
         """As the world does."""

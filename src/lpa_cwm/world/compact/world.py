@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lpa_cwm.config import COMPACT_PASSES
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import packaged_weights
 from lpa_cwm.world.compact.bump import Bump, appearance
@@ -49,6 +50,8 @@ class CompactWorld:
     bump: Bump = field(default_factory=Bump)
     size: int = 256
     patch: int = PATCH
+    passes: int = COMPACT_PASSES
+    """Re-evaluations unless a method says otherwise."""
 
     @classmethod
     def load(cls, weights: Path | None = None, intervention: Intervention = "content") -> "CompactWorld":
