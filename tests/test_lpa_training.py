@@ -127,7 +127,7 @@ def test_statistics_of_the_training_split_become_standard(folder):
 
 def test_an_interrupted_training_ends_like_an_uninterrupted_one(folder, tmp_path, monkeypatch):
     recipe = lpa.Recipe(steps=6, batch=4, every=2)
-    whole = lpa.fit(folder, tmp_path / "whole", recipe)
+    whole = lpa.fit([folder], tmp_path / "whole", recipe)
     learn, calls = lpa.learn, []
 
     def dying(*arguments):
@@ -139,21 +139,21 @@ def test_an_interrupted_training_ends_like_an_uninterrupted_one(folder, tmp_path
     monkeypatch.setattr(lpa, "learn", dying)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            lpa.fit(folder, tmp_path / "parts", recipe)
-    parts = lpa.fit(folder, tmp_path / "parts", recipe)
+            lpa.fit([folder], tmp_path / "parts", recipe)
+    parts = lpa.fit([folder], tmp_path / "parts", recipe)
     assert whole.read_bytes() == parts.read_bytes()
     assert (tmp_path / "whole/log.jsonl").read_text() == (tmp_path / "parts/log.jsonl").read_text()
 
 
 def test_another_recipe_is_not_mixed_in(folder, tmp_path):
     recipe = lpa.Recipe(steps=2, batch=4, every=2)
-    lpa.fit(folder, tmp_path, recipe)
+    lpa.fit([folder], tmp_path, recipe)
     with pytest.raises(InputError, match="rate"):
-        lpa.fit(folder, tmp_path, replace(recipe, rate=1e-3))
+        lpa.fit([folder], tmp_path, replace(recipe, rate=1e-3))
 
 
 def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
-    path = lpa.fit(folder, tmp_path, lpa.Recipe(steps=40, batch=16, every=20, rate=1e-3))
+    path = lpa.fit([folder], tmp_path, lpa.Recipe(steps=40, batch=16, every=20, rate=1e-3))
     groups, videos = read(folder)
     _, held = lpa.held_out(videos)
     learned = endpoint_error(lpa.weigh(load_learned(path), groups, held), groups.peak[held], groups.end[held]).mean()
@@ -183,3 +183,15 @@ def test_records_give_adjacent_frames_and_endpoints_by_their_flow(tmp_path):
         assert one.identity[2] == one.identity[1] + 1
         assert one.source.shape == (3, 256, 256)
         torch.testing.assert_close(one.end - one.xy, torch.tensor([6.0, -4.0]).expand(5, 2), atol=0.01, rtol=0)
+
+
+def test_two_caches_are_read_as_one(folder):
+    groups, videos = read(folder)
+    twice, names = read(folder, folder)
+    assert names == videos * 2
+    rows = torch.arange(len(groups))
+    for one, first, second in zip(
+        groups.inputs(rows), twice.inputs(rows), twice.inputs(rows + len(groups)), strict=True
+    ):
+        assert torch.equal(one, first)
+        assert torch.equal(one, second)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lpa_cwm.cli import main
+from lpa_cwm.commands.identity import shipped
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.data.tapvid import load_dataset
 from lpa_cwm.errors import InputError
@@ -208,3 +209,16 @@ def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
     assert exit.value.code == 2
     assert "The points of the video bad" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_identity_knows_the_shipped_weights_it_uses_and_no_others():
+    used = {
+        "nothing": shipped("toy"),
+        "world": shipped("compact"),
+        "score": shipped("toy", "compact"),
+        "both": shipped("compact", "compact"),
+        "lpa": shipped("toy", method="lpa"),
+    }
+    assert len(set(used.values())) == len(used)
+    assert shipped("compact") == shipped("compact-total", method="uniform")
+    assert shipped("opt-cwm", "adm", "apa") == used["nothing"]

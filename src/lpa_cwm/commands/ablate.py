@@ -22,7 +22,7 @@ class Ablate:
 
     dataset: Annotated[Path, Positional]
     """Annotated videos that no training saw."""
-    cache: Path
+    cache: tuple[Path, ...]
     """Evidence to train on, from `lpa-cwm cache`."""
     out: Path
     """Folder of trainings, runs and the report."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
+from lpa_cwm.commands.identity import shipped
 from lpa_cwm.config import WORLD
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Cache:
     def settings(self) -> dict[str, Any]:
         """What the files depend on."""
         numbers = {"masks": self.masks, "pairs": self.pairs, "queries": self.queries, "gaps": list(self.gaps)}
-        return {"dataset": self.dataset.name, "world": self.world, "score": self.score, **numbers}
+        weights = {"shipped_weights": shipped(self.world, self.score)}
+        return {"dataset": self.dataset.name, "world": self.world, "score": self.score, **weights, **numbers}
 
     def recorder(self) -> "Recorder":
         """What asks the world model; each worker makes its own."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
+from lpa_cwm.commands.identity import digest_of, shipped
 from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
@@ -79,15 +80,18 @@ class Predict:
     def identity(self) -> dict[str, Any]:
         """The settings that decide the predictions, with weights by content."""
         from lpa_cwm.baselines.table import rival
-        from lpa_cwm.files import packaged_weights
 
         if self.method not in METHODS:
             return rival(self.method).identity()
-        names = {"world": self.world, "score": self.score} if self.method == "apa" else {"world": self.world}
-        numbers = asdict(self.numbers) | {"passes": self.numbers.passes_with(self.world)}
-        shipped = digest_of(sorted(packaged_weights("").glob("*.safetensors")))
-        given = digest_of([self.weights]) if self.weights else None
-        return names | {"numbers": numbers, "weights": given, "shipped_weights": shipped}
+        score = self.score if self.method == "apa" else ""
+        own = "" if self.weights else self.method
+        return {
+            "world": self.world,
+            **({"score": score} if score else {}),
+            "numbers": asdict(self.numbers) | {"passes": self.numbers.passes_with(self.world)},
+            "weights": digest_of([self.weights]) if self.weights else None,
+            "shipped_weights": shipped(self.world, score, own),
+        }
 
     def report(self, made: int, present: int, total: int) -> None:
         """Say what was done and where it is."""
@@ -96,16 +100,3 @@ class Predict:
             return
         print(f"{made} videos tracked, {present} were there already, {total} in all")
         print(self.out)
-
-
-def digest_of(files: list[Path]) -> str:
-    """A hash of the content of some files."""
-    from hashlib import blake2b
-
-    whole = blake2b(digest_size=16)
-    for path in files:
-        try:
-            whole.update(blake2b(path.read_bytes()).digest())
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror}); expected a file of weights.") from error
-    return whole.hexdigest()

@@ -11,8 +11,8 @@ from tyro.conf import Positional
 class TrainLpa:
     """Train LPA on cached evidence; run again to go on after a stop."""
 
-    cache: Annotated[Path, Positional]
-    """Folder that `lpa-cwm cache` filled."""
+    cache: Annotated[tuple[Path, ...], Positional]
+    """Folders that `lpa-cwm cache` filled."""
     out: Path = Path("runs/lpa")
     """Where checkpoint, log and weights go."""
     steps: int = 10_000

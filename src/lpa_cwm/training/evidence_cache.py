@@ -173,16 +173,17 @@ def size_of(path: Path) -> int:
         return json.loads(file.metadata()["about"])["groups"]
 
 
-def read(folder: Path) -> tuple[Groups, list[str]]:
-    """All groups of a cache, and for each the video it comes from."""
+def read(*folders: Path) -> tuple[Groups, list[str]]:
+    """All groups of one cache or several, and for each the video it comes from."""
     parts: list[Groups] = []
     videos: list[str] = []
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in (path for folder in folders for path in sorted(folder.glob("*.safetensors"))):
         with opened(path) as file:
             about = json.loads(file.metadata()["about"])
             if about["groups"]:
                 parts.append(Groups(**{entry.name: file.get_tensor(entry.name) for entry in fields(Groups)}))
                 videos += [about["video"]] * len(parts[-1])
     if not parts:
-        raise InputError(f"There is no evidence in {folder}; make some with `lpa-cwm cache`.")
+        said = " or ".join(str(folder) for folder in folders)
+        raise InputError(f"There is no evidence in {said}; make some with `lpa-cwm cache`.")
     return join(parts), videos

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -140,9 +141,9 @@ def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> floa
     return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
 
 
-def fit(cache: Path, out: Path, recipe: Recipe, device: str = "cpu") -> Path:
+def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") -> Path:
     """Train, go on where a stopped training was, and write the best weights."""
-    groups, videos = read(cache)
+    groups, videos = read(*caches)
     train, held = held_out(videos)
     with torch.random.fork_rng():
         torch.manual_seed(key("initial", recipe.seed))
