@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from lpa_cwm.bundled import bundled_clip
+from lpa_cwm.data.video import write
+
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="a browser is driven by playwright; see `make test-browser`"
 )
@@ -191,6 +194,19 @@ def test_a_broken_upload_is_a_sentence(page, tmp_path):
     assert "broken.mp4 is not a video" in said
     assert "Traceback" not in page.content()
     assert page.locator("#about b").inner_text() == "bodies"
+
+
+def test_an_own_video_is_opened_and_asked_about(page, tmp_path):
+    video = tmp_path / "my walk.mp4"
+    clip = bundled_clip("compact")
+    write(video, [clip[index] for index in range(4)], 12.0)
+    page.locator("input[type=file]").set_input_files(video)
+    page.wait_for_function("document.querySelector('#about b').innerText == 'my walk'")
+    assert "4 frames" in page.locator("#about").inner_text()
+    settle(page)
+    click(page, 0.5, 0.5)
+    page.click("#show")
+    page.wait_for_selector(".why-facts.settled")
 
 
 def test_without_points_nothing_is_followed(page):
