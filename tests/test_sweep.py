@@ -1,9 +1,12 @@
 """The sweep measures the tracker it is given, on the same queries in every setting."""
 
+import pytest
 import torch
 
 from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.experiments.sweep import MASKS, PASSES, sweep
+from lpa_cwm.errors import InputError
+from lpa_cwm.experiments.sweep import MASKS, PASSES, measured, sweep
+from lpa_cwm.report.write import write_report
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.groups import Correspondence
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
@@ -24,3 +27,28 @@ def test_every_setting_is_measured_on_every_query():
     assert {cell.queries for cell in cells} == {2}
     assert all(cell.error < 0.5 for cell in cells if cell.passes)
     assert all(cell.seconds > 0 for cell in cells)
+
+
+def test_a_stopped_sweep_goes_on_and_is_reported(tmp_path):
+    folder = tmp_path / "how many"
+    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0), uniform)
+    begun = sweep(tracker, OnePair(), folder)
+    first = [next(begun), next(begun)]
+    begun.close()
+    cells = list(sweep(tracker, OnePair(), folder))
+    # Times differ from run to run, so what was measured before is recognised by them.
+    assert cells[:2] == first
+    assert measured(folder) == cells
+    page = write_report([folder], tmp_path / "report").read_text()
+    assert "R = 2" in page
+    table = (tmp_path / "report/tables/how many_sweep.md").read_text()
+    assert f"{cells[-1].seconds:.3f}" in table
+
+
+def test_what_does_not_move_is_refused():
+    class Still(OnePair):
+        def of(self, video):
+            return iter(())
+
+    with pytest.raises(InputError, match="Nothing moves"):
+        next(sweep(CwmTracker(ToyWorld(size=64, sigma=2.0), uniform), Still()))

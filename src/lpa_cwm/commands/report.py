@@ -13,7 +13,7 @@ class Report:
     """Compare scored runs: one self-contained page, and every table as CSV, Markdown and LaTeX."""
 
     runs: Annotated[tuple[Path, ...], Positional]
-    """Run folders that `lpa-cwm score` has scored; those of one data set are compared."""
+    """Run folders that `lpa-cwm score` has scored, those of one data set being compared; folders of sweeps too."""
     out: Path = Path("report")
     """Folder to write to."""
     json: bool = False

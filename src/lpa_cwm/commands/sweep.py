@@ -3,10 +3,11 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional
 
+from lpa_cwm.commands.identity import digest_of, shipped
 from lpa_cwm.config import METHOD, WORLD
 
 
@@ -30,6 +31,8 @@ class Sweep:
     """LPA weights other than the shipped ones."""
     device: str = "cpu"
     """Where to compute."""
+    out: Path | None = None
+    """Keep what is measured in this folder: run again to go on, and give it to `lpa-cwm report`."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -38,14 +41,23 @@ class Sweep:
         from lpa_cwm import hub
         from lpa_cwm.data.tapvid import load_dataset
         from lpa_cwm.experiments.sweep import sweep
+        from lpa_cwm.files import one_setting
         from lpa_cwm.training.groups import TrackCorrespondences
 
         dataset = load_dataset(self.dataset)
         names = dataset.names[: self.videos]
         source = TrackCorrespondences(dataset, names, pairs=1, queries=self.queries, gaps=self.gaps)
         tracker = hub.load(self.method, self.world, weights=self.weights, device=self.device)
+        if self.out:
+            one_setting(self.out / "settings.json", self.settings())
         if not self.json:
             print("| M | R | end-point error, px | s per query | queries |\n|---|---|---|---|---|")
-        for cell in sweep(tracker, source):
+        for cell in sweep(tracker, source, self.out):
             row = f"| {cell.masks} | {cell.passes} | {cell.error:.3f} | {cell.seconds:.3f} | {cell.queries} |"
             print(json.dumps(asdict(cell)) if self.json else row, flush=True)
+
+    def settings(self) -> dict[str, Any]:
+        """What the figures depend on."""
+        names = {"dataset": self.dataset.name, "method": self.method, "world": self.world, "gaps": list(self.gaps)}
+        weights = digest_of([self.weights]) if self.weights else shipped(self.world, method=self.method)
+        return names | {"videos": self.videos, "queries": self.queries, "weights": weights}

@@ -1,14 +1,14 @@
 """One self-contained page: figures, sortable tables, pictures, definitions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from lpa_cwm.metrics import METRICS, curve
-from lpa_cwm.report import figures, pictures
+from lpa_cwm.report import figures, pictures, sweep
 from lpa_cwm.report.contest import Contest
 from lpa_cwm.report.figures import Line
 from lpa_cwm.report.formats import to_html
@@ -20,11 +20,12 @@ AXES = ("dca_avg", "coverage", "vis_ba", "lcc")
 HERE = Path(__file__).parent
 
 
-def page(sections: list[tuple[Contest, list[Table]]]) -> str:
+def page(sections: list[tuple[Contest, list[Table]]], sweeps: Sequence[Path] = ()) -> str:
     """The whole page; nothing in it is fetched from elsewhere."""
-    title = "Point tracks: " + ", ".join(contest.dataset for contest, _ in sections)
-    bodies = "".join(section(contest, tables) for contest, tables in sections)
-    links = "".join(f'<a href="#{escape(c.dataset)}">{escape(c.dataset)}</a>' for c, _ in sections)
+    names = [contest.dataset for contest, _ in sections] + [folder.name for folder in sweeps]
+    title = "Point tracks: " + ", ".join(names)
+    bodies = "".join(section(contest, tables) for contest, tables in sections) + "".join(map(swept, sweeps))
+    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in names)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -42,6 +43,12 @@ def section(contest: Contest, tables: list[Table]) -> str:
     open_tables = "".join(_titled(table) for table in tables if not table.folded)
     folded = "".join(_folded(table) for table in tables if table.folded)
     return f"{heading}<div class=figures>{drawn}</div>{open_tables}{worst(contest)}{folded}{settings(contest)}"
+
+
+def swept(folder: Path) -> str:
+    """How many masks and re-evaluations pay."""
+    heading = f'<h2 id="{escape(folder.name)}">{escape(folder.name)}</h2>'
+    return f"{heading}<div class=figures>{sweep.charts(folder)}</div>{_titled(sweep.table(folder))}"
 
 
 def _titled(table: Table) -> str:
