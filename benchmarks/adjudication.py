@@ -18,11 +18,14 @@ from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.config import Method
 from lpa_cwm.probe import Probe, magnitude
 from lpa_cwm.tracker import CwmTracker
-from lpa_cwm.types import Grid, Pair
+from lpa_cwm.types import Grid, Pair, Queries
 from lpa_cwm.world.masks import random_masks, shared
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from evidence_reference import reference
+
+
+QUERIES = 32
 
 
 def seconds(work, repeats=5):
@@ -37,20 +40,22 @@ def seconds(work, repeats=5):
 
 @dataclass(frozen=True)
 class Adjudication:
-    """Time one pair with 16 queries and M = 10."""
+    """Time one pair with 32 queries and M = 10."""
 
     world: str = "toy"
+    passes: int = 1
     plain: int = 8
     """Candidates the plain loop does; its time is scaled up."""
 
     def run(self):
         world = hub.load_world(self.world)
         clip = bundled_clip(self.world)
-        queries = Grid(4).on(clip.hw)
-        tracker = CwmTracker(world, Learned().eval(), Method(batch=16))
+        queries = Grid(6).on(clip.hw)
+        queries = Queries(queries.xy[:QUERIES], queries.frame[:QUERIES])
+        tracker = CwmTracker(world, Learned().eval(), Method(batch=16, passes=self.passes))
         whole = tracker.shoot(clip[0]).whole, tracker.shoot(clip[4]).whole
         scene = world.observe(*whole)
-        probe = Probe(world, scene, shared(random_masks(10, tracker.patches, "benchmark"), 16), queries.xy, 16)
+        probe = Probe(world, scene, shared(random_masks(10, tracker.patches, "benchmark"), QUERIES), queries.xy, QUERIES)
         _, candidates = next(iter(probe.candidates()))
         pair = Pair(*whole, queries.xy)
         strength = magnitude(candidates.response)
@@ -59,13 +64,13 @@ class Adjudication:
             total = seconds(lambda: tracker.follow(pairs, queries.xy))
             learned = seconds(lambda: tracker.adjudicator(pair, candidates))
             vectorised = seconds(lambda: evidence.statistics(pair, candidates.peak, strength))
-        flat = [(n, m) for n in range(16) for m in range(10)][: self.plain]
+        flat = [(n, m) for n in range(QUERIES) for m in range(10)][: self.plain]
         loop = seconds(lambda: [reference(pair, pair.xy[n], candidates.peak[n, m], strength[n, m]) for n, m in flat], 1)
-        loop *= 160 / self.plain
-        print(f"one pair, 16 queries, M = 10, R = 1, {self.world} world: {total:.3f} s")
+        loop *= QUERIES * 10 / self.plain
+        print(f"one pair, {QUERIES} queries, M = 10, R = {self.passes}, {self.world} world: {total:.3f} s")
         print(f"  LPA: {learned:.3f} s, {learned / total:.0%} of it")
         print(
-            f"  16 statistics of 160 candidates: {vectorised:.3f} s, plain loop {loop:.1f} s, "
+            f"  16 statistics of {QUERIES * 10} candidates: {vectorised:.3f} s, plain loop {loop:.1f} s, "
             f"ratio {loop / vectorised:.0f}"
         )
 

@@ -69,3 +69,11 @@ def test_local_crops_span_64_pixels_with_samples_on_both_edges():
             assert local[n, m, 3 + channel, i, j].item() == pytest.approx(target, abs=1e-5)
             assert local[n, m, 6 + channel, i, j].item() == pytest.approx(abs(target - source), abs=1e-5)
         assert local[n, m, 9, i, j].item() == pytest.approx(bilinear(strength, ex, ey), abs=1e-5)
+
+
+def test_the_middle_of_a_map_is_its_median_however_much_of_it_is_zero():
+    draw = torch.Generator().manual_seed(0)
+    field = torch.rand(6, 1000, generator=draw)
+    for row, empty in enumerate((0, 100, 499, 500, 501, 1000)):
+        field[row, torch.randperm(1000, generator=draw)[:empty]] = 0
+    assert torch.equal(evidence.middle(field), field.median(1).values)

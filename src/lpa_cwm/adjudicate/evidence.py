@@ -70,8 +70,7 @@ def statistics(pair: Pair, peak: Float[Tensor, "n m 2"], strength: Float[Tensor,
     flat = field.flatten(1)
     total = flat.sum(1)
     mean = flat.mean(1)
-    # Of the two values in the middle the lower one: their mean would double the cost of all sixteen statistics.
-    median = flat.median(1).values
+    median = middle(flat)
     window, valid = around(field, end, 31)
     at_end = window[:, 15, 15]
     mass = {side: inner(window * valid, side).sum((1, 2)) for side in (7, 15, 31)}
@@ -139,6 +138,15 @@ def second_peak(field: Float[Tensor, "b h w"], end: Int[Tensor, "b 2"], side: in
     strips = field.gather(1, repeat(rows, "b s -> b s w", w=width))
     beside = strips.masked_fill(near_x[:, None], 0).amax((1, 2))
     return torch.maximum(whole, beside)
+
+
+def middle(flat: Float[Tensor, "b p"]) -> Float[Tensor, "b"]:
+    """Median of magnitudes: of the two values in the middle the lower one, for their mean would double the cost."""
+    found = flat.new_zeros(len(flat))
+    # Where half of a map is exactly zero, as a world model that moves pixels leaves it, there is nothing to sort.
+    dense = 2 * (flat == 0).sum(1) < flat.shape[1]
+    found[dense] = flat[dense].median(1).values
+    return found
 
 
 def deviation(flat: Float[Tensor, "b p"], mean: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
