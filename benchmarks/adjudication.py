@@ -24,7 +24,6 @@ from lpa_cwm.world.masks import random_masks, shared
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from evidence_reference import reference
 
-
 QUERIES = 32
 
 
@@ -55,7 +54,9 @@ class Adjudication:
         tracker = CwmTracker(world, Learned().eval(), Method(batch=16, passes=self.passes))
         whole = tracker.shoot(clip[0]).whole, tracker.shoot(clip[4]).whole
         scene = world.observe(*whole)
-        probe = Probe(world, scene, shared(random_masks(10, tracker.patches, "benchmark"), QUERIES), queries.xy, QUERIES)
+        probe = Probe(
+            world, scene, shared(random_masks(10, tracker.patches, "benchmark"), QUERIES), queries.xy, QUERIES
+        )
         _, candidates = next(iter(probe.candidates()))
         pair = Pair(*whole, queries.xy)
         strength = magnitude(candidates.response)

@@ -195,3 +195,29 @@ def test_two_caches_are_read_as_one(folder):
     ):
         assert torch.equal(one, first)
         assert torch.equal(one, second)
+
+
+class Fast(ToyVideos):
+    """Videos whose points leave the frame."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        motion = ToyMotion(shift=(0.12, 0.05))
+        return replace(sample, truth=toy_truth(motion, sample.queries, 5, (SIZE, SIZE)))
+
+
+def test_lost_points_are_kept_without_an_end():
+    def drawn(**options):
+        source = TrackCorrespondences(Fast(8), [f"toy{i}" for i in range(8)], pairs=2, gaps=(1, 4), **options)
+        return {one.identity: one for video in range(8) for one in source.of(video)}
+
+    both, seen, lost = drawn(queries=4, hidden=3), drawn(queries=4), list(drawn(queries=0, hidden=3).values())
+    for identity, other in seen.items():
+        known = both[identity].end.isfinite().all(1)
+        assert torch.equal(both[identity].xy[known], other.xy)
+        assert torch.equal(both[identity].end[known], other.end)
+    assert lost
+    assert all(one.end.isnan().all() and len(one.xy) <= 3 for one in lost)
+    groups = RECORDER.record(lost[0])
+    assert len(groups.seen) == 0
+    assert len(lpa.reachable(groups, torch.arange(len(groups)))) == len(groups)

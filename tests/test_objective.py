@@ -40,3 +40,21 @@ def test_weighted_endpoints():
     weights = torch.tensor([[0.75, 0.25]])
     assert weighted_endpoint(weights, peak).tolist() == [[2.5, 1.0]]
     assert endpoint_error(weights, peak, torch.tensor([[2.5, 4.0]])).item() == 3
+
+
+def test_about_a_hidden_point_nobody_is_believed():
+    peak = torch.rand(2, 10, 2) * 256
+    end = torch.tensor([[3.0, 4.0], [math.nan, math.nan]])
+    scores = torch.randn(2, 10, requires_grad=True)
+    only, even = Objective(0.0, 0.0), torch.full((1, 10), 0.1)
+    assert only(torch.zeros(1, 10), peak[1:], end[1:]).item() == pytest.approx(0, abs=1e-6)
+    hidden = torch.nn.functional.kl_div(scores[1:].log_softmax(1), even, reduction="sum")
+    assert only(scores[1:], peak[1:], end[1:]).item() == pytest.approx(hidden.item(), rel=1e-5)
+    assert only(scores, peak, end).item() == pytest.approx(((only(scores[:1], peak[:1], end[:1]) + hidden) / 2).item())
+    # The terms that need an endpoint are those of the other group alone.
+    rest = Objective()(scores[:1], peak[:1], end[:1]) - only(scores[:1], peak[:1], end[:1])
+    whole = Objective()(scores, peak, end)
+    assert (whole - only(scores, peak, end)).item() == pytest.approx(rest.item(), rel=1e-4)
+    whole.backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()

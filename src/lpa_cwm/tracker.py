@@ -127,7 +127,7 @@ class CwmTracker:
         answer = Answer.empty(xy)
         for rows, candidates, weights in self.judged(pair, scene, xy, points):
             response = aggregate(candidates.response, weights)
-            strength = magnitude(candidates.response).amax((-2, -1)).mean(1)
+            strength = (weights * magnitude(candidates.response).amax((-2, -1))).sum(1)
             peak = localise(response, self.method)
             answer.put(rows, self.read(response, strength, effective(weights), full, peak))
         return answer

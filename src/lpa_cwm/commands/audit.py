@@ -33,6 +33,8 @@ class Audit:
         from lpa_cwm.training.lpa import weigh
 
         groups, videos = read(self.cache)
+        seen = groups.seen
+        groups, videos = groups.at(seen), [videos[row] for row in seen.tolist()]
         network = load_learned(self.weights or packaged_lpa())
         rows = torch.arange(len(groups))
         uniform = torch.full_like(groups.analytic, 1 / groups.analytic.shape[1])

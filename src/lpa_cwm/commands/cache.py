@@ -33,6 +33,8 @@ class Cache:
     """Frame pairs per video."""
     queries: int = 8
     """Most queries per pair."""
+    hidden: int = 0
+    """Most further queries per pair that are hidden in the target frame; annotated videos only."""
     gaps: tuple[int, int] = (1, 12)
     """Fewest and most frames between source and target; records give adjacent frames only."""
     shard: str = "1/1"
@@ -72,7 +74,8 @@ class Cache:
 
     def settings(self) -> dict[str, Any]:
         """What the files depend on."""
-        numbers = {"masks": self.masks, "pairs": self.pairs, "queries": self.queries, "gaps": list(self.gaps)}
+        numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden")}
+        numbers["gaps"] = list(self.gaps)
         weights = {"shipped_weights": shipped(self.world, self.score)}
         return {"dataset": self.dataset.name, "world": self.world, "score": self.score, **weights, **numbers}
 
@@ -94,4 +97,4 @@ class Cache:
             clips = MoviClips.of(self.dataset, "train", "*.tfrecord-*")
             return RecordCorrespondences(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)
-        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps)
+        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,22 @@ class Groups:
     statistics: Float[Tensor, "g m 16"]
     peak: Float[Tensor, "g m 2"]
     end: Float[Tensor, "g 2"]
+    """NaN where the point is hidden."""
     analytic: Float[Tensor, "g m"]
     """APA's weights for the same candidates."""
 
     def __len__(self) -> int:
         return len(self.end)
+
+    @property
+    def seen(self) -> Int[Tensor, "k"]:
+        """Groups whose point is visible in the target, so that its endpoint is known."""
+        return self.end.isfinite().all(1).nonzero()[:, 0]
+
+    def at(self, rows: Int[Tensor, "k"]) -> "Groups":
+        """Some of the groups."""
+        per_group = [entry.name for entry in fields(self) if entry.name != "context"]
+        return replace(self, **{name: getattr(self, name)[rows] for name in per_group})
 
     def inputs(self, rows: Int[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What `Learned.scores` takes, for some groups."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.data.correspondence import Matches, MatchSampler, Tally
@@ -24,6 +24,7 @@ class Correspondence:
     target: UInt8[Tensor, "3 h w"]
     xy: Float[Tensor, "n 2"]
     end: Float[Tensor, "n 2"]
+    """NaN where the point is hidden."""
     identity: tuple[str, int, int]
     """Video, source frame, target frame."""
 
@@ -44,7 +45,7 @@ class Correspondences(Protocol):
 
 @dataclass(frozen=True)
 class TrackCorrespondences:
-    """Pairs of frames at random gaps from annotated tracks; queries are tracks visible in both frames."""
+    """Pairs of frames at random gaps from annotated tracks; queries are visible in both frames, or are lost."""
 
     dataset: Dataset
     videos: Sequence[str]
@@ -54,6 +55,8 @@ class TrackCorrespondences:
     """Most queries per pair."""
     gaps: tuple[int, int] = (1, 12)
     """Fewest and most frames between source and target; the tracker asks from the query's frame, not the last one."""
+    hidden: int = 0
+    """Most further queries per pair that are hidden in the target: about these no candidate is right."""
     motion: float = 0.5
     """Least motion in pixels."""
 
@@ -63,15 +66,13 @@ class TrackCorrespondences:
         for number in range(self.pairs):
             draw = generator("pair", self.videos[video], number)
             source, target = self.frames(len(sample.clip), draw)
-            rows = self.moving(sample, source, target, draw)
+            moving, lost = self.moving(sample, source, target, draw), self.lost(sample, source, target, draw)
+            rows = torch.cat((moving, lost))
             if len(rows):
-                yield Correspondence(
-                    sample.clip[source],
-                    sample.clip[target],
-                    sample.truth.xy[rows, source],
-                    sample.truth.xy[rows, target],
-                    (self.videos[video], source, target),
-                )
+                end = sample.truth.xy[rows, target].clone()
+                end[len(moving) :] = torch.nan
+                frames = sample.clip[source], sample.clip[target]
+                yield Correspondence(*frames, sample.truth.xy[rows, source], end, (self.videos[video], source, target))
 
     def frames(self, length: int, draw: torch.Generator) -> tuple[int, int]:
         """A source frame and a later target frame."""
@@ -84,8 +85,17 @@ class TrackCorrespondences:
         """Tracks that are seen in both frames and move."""
         both = sample.truth.visible[:, source] & sample.truth.visible[:, target]
         far = (sample.truth.xy[:, target] - sample.truth.xy[:, source]).norm(dim=-1) >= self.motion
-        rows = (both & far).nonzero()[:, 0]
-        return rows[torch.randperm(len(rows), generator=draw)[: self.queries]].sort().values
+        return some(both & far, self.queries, draw)
+
+    def lost(self, sample: Sample, source: int, target: int, draw: torch.Generator) -> Int[Tensor, "k"]:
+        """Tracks that are seen in the source only."""
+        return some(sample.truth.visible[:, source] & ~sample.truth.visible[:, target], self.hidden, draw)
+
+
+def some(which: Bool[Tensor, "n"], most: int, draw: torch.Generator) -> Int[Tensor, "k"]:
+    """A keyed choice among the rows that are marked."""
+    rows = which.nonzero()[:, 0]
+    return rows[torch.randperm(len(rows), generator=draw)[:most]].sort().values
 
 
 @dataclass(frozen=True)

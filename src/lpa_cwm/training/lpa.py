@@ -97,9 +97,9 @@ def standardise(network: Learned, groups: Groups, train: Int[Tensor, "train"]) -
 
 
 def reachable(groups: Groups, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
-    """Those of some groups that have a candidate worth believing."""
+    """Those of some groups that have a candidate worth believing, or whose point is hidden."""
     errors = (groups.peak[rows] - groups.end[rows, None]).norm(dim=-1)
-    return rows[errors.amin(1) <= REACHABLE]
+    return rows[~(errors.amin(1) > REACHABLE)]
 
 
 def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
@@ -137,8 +137,8 @@ def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int =
 
 
 def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
-    """Mean weighted-coordinate error on held-out groups."""
-    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
+    """Mean weighted-coordinate error on held-out groups whose point is seen."""
+    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).nanmean().item()
 
 
 def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") -> Path:

@@ -22,9 +22,16 @@ class Objective:
     def __call__(
         self, scores: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"], end: Float[Tensor, "n 2"]
     ) -> Float[Tensor, ""]:
-        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best candidate)."""
+        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best candidate).
+
+        About a point that is hidden (its end is NaN) no candidate is to be believed: the divergence from equal weights.
+        """
         errors = (peak - end[:, None]).norm(dim=-1)
         loss = F.kl_div(scores.log_softmax(1), soft_targets(errors), reduction="batchmean")
+        seen = end.isfinite().all(1)
+        if not seen.any():
+            return loss
+        scores, peak, end, errors = scores[seen], peak[seen], end[seen], errors[seen]
         if self.coordinate:
             loss = loss + self.coordinate * F.smooth_l1_loss(weighted_endpoint(scores.softmax(1), peak), end)
         if self.best:
@@ -33,8 +40,8 @@ class Objective:
 
 
 def soft_targets(errors: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """Relative reliability of candidates from their endpoint errors in pixels."""
-    return (-errors / TEMPERATURE).softmax(1)
+    """Relative reliability of candidates from their endpoint errors in pixels; equal where these are unknown."""
+    return (-errors.nan_to_num(0.0) / TEMPERATURE).softmax(1)
 
 
 def weighted_endpoint(weights: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"]) -> Float[Tensor, "n 2"]:
