@@ -1,6 +1,6 @@
 """The method in one page: probe, adjudicate, localise, probe again around the endpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -76,24 +76,10 @@ class CwmTracker:
         """Re-evaluations: as the numbers say, else as the world model would have it, else as in the paper."""
         return self.method.passes_or(getattr(self.world, "passes", PASSES))
 
-    @torch.inference_mode()
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Tracks in the clip's own pixels; nothing is tracked before a query's frame."""
-        queries = checked(clip, queries)
-        n, frames = len(queries), len(clip)
-        xy = torch.full((n, frames, 2), torch.nan)
-        extras = {name: torch.full((n, frames), torch.nan) for name in ("strength", "support", "spread")}
-        xy[torch.arange(n), queries.frame] = queries.xy
-        for pair, rows, target in progress(
-            self.pairs(clip, queries), count_pairs(clip, queries), clip.name, self.quiet
-        ):
-            answer = self.follow(pair, queries.xy[rows].to(self.device))
-            xy[rows, target] = answer.xy.cpu()
-            for name, values in extras.items():
-                values[rows, target] = getattr(answer, name).cpu()
-        visible = extras["strength"] >= self.method.visible_from
-        visible[torch.arange(n), queries.frame] = True
-        return Tracks(xy, visible, **extras)
+        (tracks,) = track_together([self], clip, queries)
+        return tracks
 
     def pairs(self, clip: Clip, queries: Queries) -> Iterator[tuple[ShotPair, Int[Tensor, "k"], int]]:
         """Each frame with queries against each later frame; a source is read and resized once."""
@@ -207,6 +193,49 @@ class CwmTracker:
     @property
     def patches(self) -> int:
         return (self.world.size // self.world.patch) ** 2
+
+
+@torch.inference_mode()
+def track_together(trackers: Sequence[CwmTracker], clip: Clip, queries: Queries | Grid) -> list[Tracks]:
+    """Tracks of several trackers, frame pair by frame pair, so that a world model that remembers is asked but once.
+
+    All of them work at the size and on the device of the first one.
+    """
+    first, queries = trackers[0], checked(clip, queries)
+    notes = [Notes.begin(queries, len(clip)) for _ in trackers]
+    pairs = first.pairs(clip, queries)
+    for pair, rows, target in progress(pairs, count_pairs(clip, queries), clip.name, first.quiet):
+        for tracker, own in zip(trackers, notes, strict=True):
+            own.put(rows, target, tracker.follow(pair, queries.xy[rows].to(tracker.device)))
+    return [own.tracks(queries, tracker.method) for tracker, own in zip(trackers, notes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Tracks in the making."""
+
+    xy: Float[Tensor, "n t 2"]
+    extras: dict[str, Float[Tensor, "n t"]]
+
+    @classmethod
+    def begin(cls, queries: Queries, frames: int) -> "Notes":
+        """Nothing but the queries themselves."""
+        n = len(queries)
+        xy = torch.full((n, frames, 2), torch.nan)
+        xy[torch.arange(n), queries.frame] = queries.xy
+        return cls(xy, {name: torch.full((n, frames), torch.nan) for name in ("strength", "support", "spread")})
+
+    def put(self, rows: Int[Tensor, "k"], target: int, answer: Answer) -> None:
+        """Where some queries are in a frame."""
+        self.xy[rows, target] = answer.xy.cpu()
+        for name, values in self.extras.items():
+            values[rows, target] = getattr(answer, name).cpu()
+
+    def tracks(self, queries: Queries, method: Method) -> Tracks:
+        """All of it; a query is visible in its own frame."""
+        visible = self.extras["strength"] >= method.visible_from
+        visible[torch.arange(len(queries)), queries.frame] = True
+        return Tracks(self.xy, visible, **self.extras)
 
 
 def checked(clip: Clip, queries: Queries | Grid) -> Queries:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -14,6 +14,9 @@ from lpa_cwm.config import WORLD
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments.variants import VARIANTS, Variant
+
+if TYPE_CHECKING:
+    from lpa_cwm.tracker import CwmTracker
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,13 @@ class Ablate:
     """The part of the data set that is used."""
 
     def run(self) -> None:
-        """Row by row, then the report."""
-        for variant in self.chosen():
-            weights = self.trained(variant) if variant.method == "lpa" else None
-            self.predict(variant, weights)
-        runs = tuple(self.folder(variant) for variant in self.chosen())
-        Report(runs, out=self.out / "report").run()
+        """Train every row, track with all of them at once, then the report."""
+        rows = self.chosen()
+        self.predict([self.request(row, self.trained(row) if row.method == "lpa" else None) for row in rows])
+        folders = tuple(self.folder(row) for row in rows)
+        for folder in folders:
+            Score(folder).run()
+        Report(folders, out=self.out / "report").run()
 
     def chosen(self) -> list[Variant]:
         """The rows asked for, in the table's order."""
@@ -63,17 +67,31 @@ class Ablate:
     def folder(self, variant: Variant) -> Path:
         return self.out / "runs" / variant.name
 
-    def predict(self, variant: Variant, weights: Path | None) -> None:
-        """Track and score."""
-        folder = self.folder(variant)
-        Predict(
+    def request(self, variant: Variant, weights: Path | None) -> Predict:
+        """What `lpa-cwm predict` would be asked for a row by itself."""
+        return Predict(
             self.dataset,
-            folder,
+            self.folder(variant),
             variant.method,
             self.world,
             weights=weights,
             device=self.device,
             selection=self.selection,
             numbers=variant.numbers,
-        ).run()
-        Score(folder).run()
+        )
+
+    def predict(self, requests: list[Predict]) -> None:
+        """Track with all rows at once: they differ in what they make of answers, not in what they ask."""
+        from lpa_cwm import hub
+        from lpa_cwm.data.tapvid import load_dataset
+        from lpa_cwm.experiments.predict import JointJob, predict_together
+        from lpa_cwm.world.remember import Remembering
+
+        dataset = load_dataset(self.dataset, self.selection)
+
+        def trackers() -> "list[CwmTracker]":
+            world = Remembering(hub.load_world(self.world))
+            settings: list[dict[str, Any]] = [one.settings() | {"world": world} for one in requests]
+            return [hub.load(one.method, **own) for one, own in zip(requests, settings, strict=True)]
+
+        predict_together(JointJob(dataset, trackers), {one.out: one.described(dataset) for one in requests})

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -12,6 +12,10 @@ from lpa_cwm.commands.identity import digest_of, shipped
 from lpa_cwm.config import METHOD, METHODS, WORLD, Method
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
+
+if TYPE_CHECKING:
+    from lpa_cwm.data.tapvid import TapVid
+    from lpa_cwm.experiments.run import Run
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,24 @@ class Predict:
         """Check everything, then track what is not there yet."""
         from lpa_cwm import hub
         from lpa_cwm.data.tapvid import load_dataset
-        from lpa_cwm.experiments.manifest import manifest_of
         from lpa_cwm.experiments.predict import Job, predict
         from lpa_cwm.experiments.ray_cluster import executor
-        from lpa_cwm.experiments.run import Run, software
         from lpa_cwm.sharding import Shard
 
         shard = Shard.parse(self.shard)
         dataset = load_dataset(self.dataset, self.selection)
-        path = str(self.dataset.resolve())
-        run = Run(self.method, self.identity(), path, self.selection, manifest_of(dataset), software())
+        run = self.described(dataset)
         job = Job(dataset, partial(hub.tracker, self.method, **self.settings()))
         made, present = predict(job, run, self.out, executor(self.executor, self.device, self.workers), shard)
         self.report(made, present, len(dataset))
+
+    def described(self, dataset: "TapVid") -> "Run":
+        """What `run.json` says about it."""
+        from lpa_cwm.experiments.manifest import manifest_of
+        from lpa_cwm.experiments.run import Run, software
+
+        path = str(self.dataset.resolve())
+        return Run(self.method, self.identity(), path, self.selection, manifest_of(dataset), software())
 
     def settings(self) -> dict[str, Any]:
         """What the tracker is made with; of a rival, only the device is set here."""

@@ -1,0 +1,65 @@
+"""Every row of the ablation table by one command, the world model being asked once for all of them."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.cli import main
+from lpa_cwm.config import Method
+from lpa_cwm.experiments.variants import VARIANTS
+from lpa_cwm.tracker import CwmTracker, track_together
+from lpa_cwm.training.evidence_cache import cache
+from lpa_cwm.types import Grid
+from lpa_cwm.world.remember import Remembering
+from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.world.wrapped import Wrapped
+from tapvid_files import entries, save
+from test_lpa_training import job
+
+
+@dataclass(frozen=True)
+class Counting(Wrapped):
+    """Counts the factual predictions it is asked for."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def imagine(self, scene, hidden):
+        self.asked.append(len(hidden))
+        return super().imagine(scene, hidden)
+
+
+def first(pair, candidates):
+    return torch.nn.functional.one_hot(candidates.peak[..., 0].long() * 0, candidates.peak.shape[1])[:, 0].float()
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_together_they_answer_as_each_alone_and_ask_less(passes):
+    clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 3, (64, 64))
+    world = Counting(ToyWorld(size=64, sigma=2.0, error=5.0, wrong=0.4))
+    remembering = Remembering(world)
+    settings = [(uniform, Method(passes=passes)), (first, Method(passes=0)), (uniform, Method(localise="standard"))]
+    together = track_together([CwmTracker(remembering, *one) for one in settings], clip, Grid(2))
+    joint = sum(world.asked)
+    world.asked.clear()
+    for tracks, one in zip(together, settings, strict=True):
+        alone = CwmTracker(world, *one).track(clip, Grid(2))
+        for name in ("xy", "visible", "strength", "support", "spread"):
+            assert torch.equal(getattr(alone, name).nan_to_num(), getattr(tracks, name).nan_to_num())
+    assert joint < 0.7 * sum(world.asked)
+
+
+def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
+    data = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
+    list(cache(job(), tmp_path / "evidence"))
+    command = ["ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
+    for _ in range(2):
+        main([*command, "--world", "toy", "--steps", "2", "--max-tracks", "1", "--frames", "2"])
+    assert {path.name for path in (tmp_path / "out/runs").iterdir()} == {variant.name for variant in VARIANTS}
+    for variant in VARIANTS:
+        scores = json.loads((tmp_path / "out/runs" / variant.name / "scores.json").read_text())
+        assert variant.method in json.dumps(scores)
+    table = (tmp_path / "out/report/tables/data_cmc.md").read_text()
+    assert all(variant.name in table for variant in VARIANTS)
