@@ -148,10 +148,11 @@ def follow_toy(points, methods=("uniform",), **settings):
 def test_a_run_is_the_trackers_own_and_is_reported(session):
     points = clicked(clicked(session, 30.0, 20.0, 0), 40.0, 30.0, 1).points
     heard = []
-    tracks = follow_toy(points, report=lambda *news: heard.append(news))["uniform"]
-    direct = hub.load("uniform", "toy").track(CLIP, queries(points))
-    assert torch.equal(tracks.xy.nan_to_num(), direct.xy.nan_to_num())
-    assert heard == [("uniform", done, 5) for done in range(5)]
+    tracks = follow_toy(points, ("uniform", "apa"), report=lambda *news: heard.append(news))
+    for method, found in tracks.items():
+        direct = hub.load(method, "toy").track(CLIP, queries(points))
+        assert torch.equal(found.xy.nan_to_num(), direct.xy.nan_to_num())
+    assert heard == [(done, 5) for done in range(5)]
 
 
 def test_a_run_stops_when_told(session):

@@ -51,7 +51,7 @@ class Desk:
         with replacing(self.uploads / tab) as folder:
             return Session(admitted(upload, folder, self.limits), bundled=False)
 
-    def follow(self, session: Session, choice: Choice, tab: str, report: Callable[[str, int, int], None]) -> Files:
+    def follow(self, session: Session, choice: Choice, tab: str, report: Callable[[int, int], None]) -> Files:
         """Follow the tab's points as chosen, and write the downloads."""
         check_world(session, choice.world)
         stop = self.stops[tab] = Event()

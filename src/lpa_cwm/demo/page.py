@@ -234,10 +234,10 @@ class Page:
         self, session: Session | None, methods: list[str], world: str, last: int, request: gr.Request
     ) -> Iterator[tuple[Any, ...]]:
         """Follow in a thread and tell how far it is; the tracks appear with everything that can be downloaded."""
-        begun, heard = time.monotonic(), deque([("", 0, 0)], maxlen=1)
+        begun, heard = time.monotonic(), deque([(0, 0)], maxlen=1)
 
-        def report(method: str, done: int, total: int) -> None:
-            heard.append((method, done, total))
+        def report(done: int, total: int) -> None:
+            heard.append((done, total))
 
         def work() -> Files:
             return self.desk.follow(present(session), Choice(methods, world, int(last)), tab_of(request), report)
@@ -290,11 +290,11 @@ class Page:
         self.desk.close(tab_of(request))
 
 
-def bar(method: str, done: int, total: int, seconds: float) -> str:
+def bar(done: int, total: int, seconds: float) -> str:
     """How far a run is, and how long it will take if it goes on like this."""
     share = done / total if total else 0.0
     left = f", about {seconds / share - seconds:.0f} s left" if share else ""
-    said = f"{models.TITLES[method]}: {done} of {total} frame pairs{left}" if method else "Starting …"
+    said = f"{done} of {total} frame pairs{left}" if total else "Starting …"
     return f'<div class="progress"><span style="width: {share:.1%}"></span></div><p class="note">{said}</p>'
 
 

@@ -1,4 +1,4 @@
-"""Following a tab's points with each chosen method, with progress, until the end or until told to stop."""
+"""Following a tab's points with all chosen methods, with progress, until the end or until told to stop."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ from lpa_cwm.demo import models
 from lpa_cwm.demo.pictures import side_by_side
 from lpa_cwm.demo.session import Point, queries
 from lpa_cwm.errors import InputError
-from lpa_cwm.tracker import checked, count_pairs
+from lpa_cwm.tracker import checked, count_pairs, track_together
 from lpa_cwm.types import Clip, Tracks
+from lpa_cwm.world.remember import Remembering
 from lpa_cwm.world.wrapped import Wrapped
 
 
@@ -60,26 +61,21 @@ def follow(
     points: tuple[Point, ...],
     methods: Iterable[str],
     world: str,
-    report: Callable[[str, int, int], None] = lambda method, done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Tracks]:
-    """The points' tracks by each method in turn; `report` hears the method and the frame pairs begun and in all."""
+    """The points' tracks by each method, all asking one world model once; `report` hears the pairs begun and in all."""
     methods = list(methods)
     if not methods:
         raise InputError("No method is chosen; choose at least one.")
     if not points:
         raise InputError("There are no points to follow; click on the frame first.")
     wanted = checked(clip, queries(points))
-    pairs, tracks = count_pairs(clip, wanted), {}
-    for number, method in enumerate(methods):
-        begun = count(number * pairs)
-        watched = Watched(
-            models.world(world),
-            lambda method=method, begun=begun: report(method, next(begun), pairs * len(methods)),
-            may_go_on,
-        )
-        tracks[method] = models.tracker(method, watched).track(clip, wanted)
-    return tracks
+    pairs, begun = count_pairs(clip, wanted), count()
+    watched = Watched(models.world(world), lambda: report(next(begun), pairs), may_go_on)
+    asked = Remembering(watched)
+    tracks = track_together([models.tracker(method, asked) for method in methods], clip, wanted)
+    return dict(zip(methods, tracks, strict=True))
 
 
 def written(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ...], folder: Path) -> Files:

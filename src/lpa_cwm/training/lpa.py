@@ -137,8 +137,8 @@ def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int =
 
 
 def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
-    """Mean weighted-coordinate error on held-out groups whose point is seen."""
-    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).nanmean().item()
+    """Mean weighted-coordinate error on groups whose point is seen."""
+    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
 
 
 def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") -> Path:
@@ -155,7 +155,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") 
     stored = checkpoint.load(out / "checkpoint.pt", identity)
     if stored is not None:
         state.restore(stored)
-    train = reachable(groups, train)
+    train, held = reachable(groups, train), held[groups.end[held].isfinite().all(1)]
     log = Log(out / "log.jsonl", state.step)
     for step in progress(range(state.step, recipe.steps), recipe.steps - state.step, "LPA"):
         state.step = step
