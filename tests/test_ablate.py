@@ -1,4 +1,4 @@
-"""Every row of the ablation table by one command, the world model being asked once for all of them."""
+"""Several methods, and every row of the ablation table, by one command that asks the world model once for all."""
 
 import json
 from dataclasses import dataclass, field
@@ -63,3 +63,20 @@ def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
         assert variant.method in json.dumps(scores)
     table = (tmp_path / "out/report/tables/data_cmc.md").read_text()
     assert all(variant.name in table for variant in VARIANTS)
+
+
+def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
+    data = str(save(tmp_path / "data.pkl", entries(2, t=3, n=2)))
+    part = ["--world", "toy", "--masks", "2", "--frames", "3"]
+    main(["compare", data, "--methods", "static", "uniform", "apa", "--out", str(tmp_path / "all"), *part])
+    main(["predict", data, "--method", "apa", "--out", str(tmp_path / "apa"), *part])
+    alone = {path.name: path.read_bytes() for path in (tmp_path / "apa").glob("*.npz")}
+    assert alone == {path.name: path.read_bytes() for path in (tmp_path / "all/runs/apa").glob("*.npz")}
+    table = (tmp_path / "all/report/tables/data_cmc.md").read_text()
+    assert all(name in table for name in ("static", "uniform", "apa"))
+
+
+def test_a_method_is_compared_once(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", "data.pkl", "--methods", "apa", "apa", "--out", str(tmp_path)])
+    assert "name each once" in capsys.readouterr().err

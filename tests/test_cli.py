@@ -15,7 +15,7 @@ from lpa_cwm.commands import COMMANDS, parse
 from lpa_cwm.commands.train import SUBJECTS
 
 PROGRAM = Path(sys.executable).parent / "lpa-cwm"
-SILENT = {"train", "convert", "ablate", "simulate", "demo", "completion"}
+SILENT = {"train", "convert", "ablate", "compare", "simulate", "demo", "completion"}
 """Verbs that make files, not data; they print where these are."""
 
 

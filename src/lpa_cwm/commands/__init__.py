@@ -7,6 +7,7 @@ import tyro
 from lpa_cwm.commands.ablate import Ablate
 from lpa_cwm.commands.audit import Audit
 from lpa_cwm.commands.cache import Cache
+from lpa_cwm.commands.compare import Compare
 from lpa_cwm.commands.completion import Completion
 from lpa_cwm.commands.convert import Convert
 from lpa_cwm.commands.demo import Demo
@@ -37,6 +38,7 @@ COMMANDS: dict[str, type[Command]] = {
     "predict": Predict,
     "score": Score,
     "report": Report,
+    "compare": Compare,
     "fetch": Fetch,
     "convert": Convert,
     "methods": Methods,

@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional
 
+from lpa_cwm.commands.compare import report, track_together
 from lpa_cwm.commands.predict import Predict
-from lpa_cwm.commands.report import Report
-from lpa_cwm.commands.score import Score
 from lpa_cwm.commands.train_lpa import TrainLpa
 from lpa_cwm.config import WORLD
 from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.experiments.variants import VARIANTS, Variant
-
-if TYPE_CHECKING:
-    from lpa_cwm.tracker import CwmTracker
 
 
 @dataclass(frozen=True)
@@ -29,6 +25,8 @@ class Ablate:
     """Evidence to train on, from `lpa-cwm cache`."""
     out: Path
     """Folder of trainings, runs and the report."""
+    trainings: Path | None = None
+    """Folder of the trainings, to share them between data sets; by default one in `out`."""
     only: tuple[str, ...] = ()
     """Names of the variants to run; all when empty."""
     steps: int = 10_000
@@ -42,12 +40,9 @@ class Ablate:
 
     def run(self) -> None:
         """Train every row, track with all of them at once, then the report."""
-        rows = self.chosen()
-        self.predict([self.request(row, self.trained(row) if row.method == "lpa" else None) for row in rows])
-        folders = tuple(self.folder(row) for row in rows)
-        for folder in folders:
-            Score(folder).run()
-        Report(folders, out=self.out / "report").run()
+        requests = [self.request(row, self.trained(row) if row.method == "lpa" else None) for row in self.chosen()]
+        track_together(requests)
+        report([one.out for one in requests], self.out / "report")
 
     def chosen(self) -> list[Variant]:
         """The rows asked for, in the table's order."""
@@ -60,18 +55,15 @@ class Ablate:
     def trained(self, variant: Variant) -> Path:
         """The variant's weights; variants that differ only in inference share a training."""
         name = variant.name if variant.training else "full"
-        folder = self.out / "training" / name
+        folder = (self.trainings or self.out / "training") / name
         TrainLpa(self.cache, folder, steps=self.steps, device=self.device, **variant.training).run()  # type: ignore[arg-type]
         return folder / "lpa.safetensors"
-
-    def folder(self, variant: Variant) -> Path:
-        return self.out / "runs" / variant.name
 
     def request(self, variant: Variant, weights: Path | None) -> Predict:
         """What `lpa-cwm predict` would be asked for a row by itself."""
         return Predict(
             self.dataset,
-            self.folder(variant),
+            self.out / "runs" / variant.name,
             variant.method,
             self.world,
             weights=weights,
@@ -79,19 +71,3 @@ class Ablate:
             selection=self.selection,
             numbers=variant.numbers,
         )
-
-    def predict(self, requests: list[Predict]) -> None:
-        """Track with all rows at once: they differ in what they make of answers, not in what they ask."""
-        from lpa_cwm import hub
-        from lpa_cwm.data.tapvid import load_dataset
-        from lpa_cwm.experiments.predict import JointJob, predict_together
-        from lpa_cwm.world.remember import Remembering
-
-        dataset = load_dataset(self.dataset, self.selection)
-
-        def trackers() -> "list[CwmTracker]":
-            world = Remembering(hub.load_world(self.world))
-            settings: list[dict[str, Any]] = [one.settings() | {"world": world} for one in requests]
-            return [hub.load(one.method, **own) for one, own in zip(requests, settings, strict=True)]
-
-        predict_together(JointJob(dataset, trackers), {one.out: one.described(dataset) for one in requests})
