@@ -1,11 +1,11 @@
 """Several methods, and every row of the ablation table, by one command that asks the world model once for all."""
 
 import json
-from dataclasses import dataclass, field
 
 import pytest
 import torch
 
+from counting import Counting
 from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.cli import main
 from lpa_cwm.config import Method
@@ -15,20 +15,8 @@ from lpa_cwm.training.evidence_cache import cache
 from lpa_cwm.types import Grid
 from lpa_cwm.world.remember import Remembering
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
-from lpa_cwm.world.wrapped import Wrapped
 from tapvid_files import entries, save
 from test_lpa_training import job
-
-
-@dataclass(frozen=True)
-class Counting(Wrapped):
-    """Counts the factual predictions it is asked for."""
-
-    asked: list[int] = field(default_factory=list)
-
-    def imagine(self, scene, hidden):
-        self.asked.append(len(hidden))
-        return super().imagine(scene, hidden)
 
 
 def first(pair, candidates):
@@ -42,13 +30,13 @@ def test_together_they_answer_as_each_alone_and_ask_less(passes):
     remembering = Remembering(world)
     settings = [(uniform, Method(passes=passes)), (first, Method(passes=0)), (uniform, Method(localise="standard"))]
     together = track_together([CwmTracker(remembering, *one) for one in settings], clip, Grid(2))
-    joint = sum(world.asked)
-    world.asked.clear()
+    joint = sum(world.masks)
+    world.masks.clear()
     for tracks, one in zip(together, settings, strict=True):
         alone = CwmTracker(world, *one).track(clip, Grid(2))
         for name in ("xy", "visible", "strength", "support", "spread"):
             assert torch.equal(getattr(alone, name).nan_to_num(), getattr(tracks, name).nan_to_num())
-    assert joint < 0.7 * sum(world.asked)
+    assert joint < 0.7 * sum(world.masks)
 
 
 def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):

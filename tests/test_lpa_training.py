@@ -9,6 +9,7 @@ import torch
 from lpa_cwm.adjudicate.analytic import Analytic
 from lpa_cwm.adjudicate.evidence import gather
 from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.cli import main
 from lpa_cwm.data.movif import MoviClips
 from lpa_cwm.data.sim.record import write_records
 from lpa_cwm.errors import InputError
@@ -221,3 +222,22 @@ def test_lost_points_are_kept_without_an_end():
     groups = RECORDER.record(lost[0])
     assert len(groups.seen) == 0
     assert len(lpa.reachable(groups, torch.arange(len(groups)))) == len(groups)
+
+
+def test_the_least_error_is_that_of_the_best_candidate(folder):
+    groups, _ = read(folder)
+    one = min((peak - groups.end[3]).norm().item() for peak in groups.peak[3])
+    assert groups.least[3].item() == pytest.approx(one)
+
+
+def test_an_audit_may_keep_to_groups_that_can_be_answered(folder, capsys):
+    groups, _ = read(folder)
+    middle = groups.least.median().item()
+    main(["audit", str(folder), "--json"])
+    main(["audit", str(folder), "--json", "--within", str(middle)])
+    whole, part = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert whole["groups"] == len(groups)
+    assert part["groups"] == (groups.least <= middle).sum().item()
+    with pytest.raises(SystemExit):
+        main(["audit", str(folder), "--within", "-1"])
+    assert "wider --within" in capsys.readouterr().err

@@ -1,10 +1,9 @@
 """Masks are drawn until a query has settled, and the answer is that of so many masks."""
 
-from dataclasses import dataclass, field
-
 import pytest
 import torch
 
+from counting import Counting
 from lpa_cwm import hub
 from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.config import Method
@@ -15,21 +14,9 @@ from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Candidates, Grid
 from lpa_cwm.world.masks import random_masks
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
-from lpa_cwm.world.wrapped import Wrapped
 
 SIZE = 64
 DRIFT = ToyMotion(shift=(3 / SIZE, -2 / SIZE))
-
-
-@dataclass(frozen=True)
-class Counting(Wrapped):
-    """A world model that notes how many masks it was asked to imagine."""
-
-    masks: list[int] = field(default_factory=list)
-
-    def imagine(self, scene, hidden):
-        self.masks.append(len(hidden))
-        return super().imagine(scene, hidden)
 
 
 def tracked(world, **numbers):

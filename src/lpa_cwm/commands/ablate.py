@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from lpa_cwm.commands.compare import report, track_together
+from lpa_cwm.commands.compare import predict_all, report
 from lpa_cwm.commands.predict import Predict
 from lpa_cwm.commands.train_lpa import TrainLpa
 from lpa_cwm.config import WORLD
@@ -41,7 +41,7 @@ class Ablate:
     def run(self) -> None:
         """Train every row, track with all of them at once, then the report."""
         requests = [self.request(row, self.trained(row) if row.method == "lpa" else None) for row in self.chosen()]
-        track_together(requests)
+        predict_all(requests)
         report([one.out for one in requests], self.out / "report")
 
     def chosen(self) -> list[Variant]:

@@ -16,6 +16,8 @@ class Audit:
     """Evidence of videos that the training never saw, from `lpa-cwm cache`."""
     weights: Path | None = None
     """LPA weights other than the shipped ones."""
+    within: float | None = None
+    """Only groups in which a candidate comes within so many pixels: whom to believe is a question there."""
     out: Path | None = None
     """Write the figure here (.png, .pdf or .svg)."""
     json: bool = False
@@ -25,6 +27,7 @@ class Audit:
         """Weigh, summarise, draw."""
         import torch
 
+        from lpa_cwm.errors import InputError
         from lpa_cwm.experiments.audit import audit
         from lpa_cwm.hub import load_learned, packaged_lpa
         from lpa_cwm.metrics.measures import plain
@@ -34,13 +37,16 @@ class Audit:
 
         groups, videos = read(self.cache)
         seen = groups.seen
-        groups, videos = groups.at(seen), [videos[row] for row in seen.tolist()]
-        network = load_learned(self.weights or packaged_lpa())
-        rows = torch.arange(len(groups))
-        uniform = torch.full_like(groups.analytic, 1 / groups.analytic.shape[1])
-        beliefs = audit(
-            groups, videos, {"uniform": uniform, "apa": groups.analytic, "lpa": weigh(network, groups, rows)}
-        )
+        rows = seen if self.within is None else seen[groups.least[seen] <= self.within]
+        if not len(rows):
+            raise InputError(f"No group of {self.cache} can be audited; give visible points, or a wider --within.")
+        groups, videos = groups.at(rows), [videos[row] for row in rows.tolist()]
+        weights = {
+            "uniform": torch.full_like(groups.analytic, 1 / groups.analytic.shape[1]),
+            "apa": groups.analytic,
+            "lpa": weigh(load_learned(self.weights or packaged_lpa()), groups, torch.arange(len(groups))),
+        }
+        beliefs = audit(groups, videos, weights)
         if self.out:
             draw(beliefs, self.out)
         if self.json:

@@ -45,7 +45,7 @@ class Compare:
         if len(set(self.methods)) < len(self.methods) or not self.methods:
             raise InputError(f"The methods are {', '.join(self.methods) or 'none'}; name each once, and at least one.")
         requests = [self.request(method) for method in self.methods]
-        track_together([one for one in requests if one.method in METHODS])
+        predict_all([one for one in requests if one.method in METHODS])
         for one in requests:
             if one.method not in METHODS:
                 one.run()
@@ -61,7 +61,7 @@ class Compare:
         return Predict(self.dataset, out, method, device=self.device, selection=self.selection, **settings)
 
 
-def track_together(requests: list[Predict]) -> None:
+def predict_all(requests: list[Predict]) -> None:
     """Runs of our methods on one world model: they differ in what they make of answers, not in what they ask."""
     from lpa_cwm import hub
     from lpa_cwm.data.tapvid import load_dataset

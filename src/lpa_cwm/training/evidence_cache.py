@@ -54,6 +54,11 @@ class Groups:
         """Groups whose point is visible in the target, so that its endpoint is known."""
         return self.end.isfinite().all(1).nonzero()[:, 0]
 
+    @property
+    def least(self) -> Float[Tensor, "g"]:
+        """Error in pixels of each group's best candidate; NaN where the point is hidden."""
+        return (self.peak - self.end[:, None]).norm(dim=-1).amin(1)
+
     def at(self, rows: Int[Tensor, "k"]) -> "Groups":
         """Some of the groups."""
         per_group = [entry.name for entry in fields(self) if entry.name != "context"]

@@ -98,8 +98,7 @@ def standardise(network: Learned, groups: Groups, train: Int[Tensor, "train"]) -
 
 def reachable(groups: Groups, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     """Those of some groups that have a candidate worth believing, or whose point is hidden."""
-    errors = (groups.peak[rows] - groups.end[rows, None]).norm(dim=-1)
-    return rows[~(errors.amin(1) > REACHABLE)]
+    return rows[~(groups.least[rows] > REACHABLE)]
 
 
 def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
