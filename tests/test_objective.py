@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lpa_cwm.training.objective import Objective, endpoint_error, soft_targets, weighted_endpoint
+from lpa_cwm.training.objective import Objective, endpoint_error, soft_targets, visibility_loss, weighted_endpoint
 
 
 def test_targets_fall_by_e_every_four_pixels():
@@ -18,9 +18,9 @@ def test_the_divergence_vanishes_exactly_at_the_targets():
     peak = torch.rand(6, 10, 2) * 256
     end = torch.rand(6, 2) * 256
     errors = (peak - end[:, None]).norm(dim=-1)
-    only = Objective(coordinate=0.0, best=0.0)
-    assert only(-errors / 4 + 3, peak, end).item() == pytest.approx(0, abs=1e-5)
-    assert only(-errors / 5, peak, end) > 1e-4
+    only, strength = Objective(coordinate=0.0, best=0.0, visibility=0.0), torch.rand(6, 10)
+    assert only(-errors / 4 + 3, peak, end, strength).item() == pytest.approx(0, abs=1e-5)
+    assert only(-errors / 5, peak, end, strength) > 1e-4
 
 
 def test_each_term_by_hand():
@@ -31,8 +31,11 @@ def test_each_term_by_hand():
     divergence = q * math.log(q / 0.5) + (1 - q) * math.log((1 - q) / 0.5)
     coordinate = (5 - 0.5) / 2  # SmoothL1 of 5 pixels in x and 0 in y, averaged over both
     best = math.log(2)
-    assert Objective(0.0, 0.0)(scores, peak, end).item() == pytest.approx(divergence, rel=1e-5)
-    assert Objective()(scores, peak, end).item() == pytest.approx(divergence + 2 * coordinate + 0.2 * best, rel=1e-5)
+    given = scores, peak, end, torch.full((1, 2), 0.05)
+    paper = divergence + 2 * coordinate + 0.2 * best
+    assert Objective(0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
+    assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper, rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + 8 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -42,19 +45,38 @@ def test_weighted_endpoints():
     assert endpoint_error(weights, peak, torch.tensor([[2.5, 4.0]])).item() == 3
 
 
-def test_about_a_hidden_point_nobody_is_believed():
-    peak = torch.rand(2, 10, 2) * 256
+def test_about_a_hidden_point_only_its_visibility_is_learned():
+    peak, strength = torch.rand(2, 10, 2) * 256, torch.rand(2, 10) / 10
     end = torch.tensor([[3.0, 4.0], [math.nan, math.nan]])
     scores = torch.randn(2, 10, requires_grad=True)
-    only, even = Objective(0.0, 0.0), torch.full((1, 10), 0.1)
-    assert only(torch.zeros(1, 10), peak[1:], end[1:]).item() == pytest.approx(0, abs=1e-6)
-    hidden = torch.nn.functional.kl_div(scores[1:].log_softmax(1), even, reduction="sum")
-    assert only(scores[1:], peak[1:], end[1:]).item() == pytest.approx(hidden.item(), rel=1e-5)
-    assert only(scores, peak, end).item() == pytest.approx(((only(scores[:1], peak[:1], end[:1]) + hidden) / 2).item())
-    # The terms that need an endpoint are those of the other group alone.
-    rest = Objective()(scores[:1], peak[:1], end[:1]) - only(scores[:1], peak[:1], end[:1])
-    whole = Objective()(scores, peak, end)
-    assert (whole - only(scores, peak, end)).item() == pytest.approx(rest.item(), rel=1e-4)
+    rest = Objective(visibility=0.0)
+    assert rest(scores[1:], peak[1:], end[1:], strength[1:]).item() == 0
+    alone = rest(scores[:1], peak[:1], end[:1], strength[:1])
+    assert rest(scores, peak, end, strength).item() == pytest.approx(alone.item(), rel=1e-5)
+    whole = Objective()(scores, peak, end, strength)
+    seen = torch.tensor([True, False])
+    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen)
+    assert whole.item() == pytest.approx(both.item(), rel=1e-5)
     whole.backward()
     assert scores.grad is not None
     assert scores.grad.isfinite().all()
+
+
+def test_visibility_by_hand():
+    """At the threshold it is even; a hundredth of strength more multiplies the odds by e; seen points count twice."""
+    strength = torch.tensor([[0.0, 0.1], [0.0, 0.1]])
+    weights = torch.tensor([[0.5, 0.5], [0.4, 0.6]])
+    seen = torch.tensor([True, True])
+    even, more = math.log(2), math.log(1 + math.exp(-1))
+    assert visibility_loss(weights, strength, seen).item() == pytest.approx(even + more, rel=1e-5)
+    assert visibility_loss(weights, strength, ~seen).item() == pytest.approx((even + more + 1) / 2, rel=1e-5)
+
+
+def test_visibility_makes_seen_points_strong_and_hidden_ones_weak():
+    strength = torch.tensor([[0.02, 0.08], [0.02, 0.08]])
+    scores = torch.zeros(2, 2, requires_grad=True)
+    visibility_loss(scores.softmax(1), strength, torch.tensor([True, False])).backward()
+    assert scores.grad is not None
+    towards = -scores.grad
+    assert towards[0, 1] > towards[0, 0]
+    assert towards[1, 0] > towards[1, 1]

@@ -15,6 +15,8 @@ from lpa_cwm.sampling import crop
 from lpa_cwm.types import Candidates, Pair
 
 STATISTICS = 16
+STRENGTH = 2
+"""Which of the statistics is the response at the endpoint."""
 EXTENT, CROP, MAP, CONTEXT = 64.0, 32, 32, 64
 """Pixels covered by a local crop; samples across crops, response maps and the frame pair."""
 EPSILON = 1e-8

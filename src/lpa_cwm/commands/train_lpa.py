@@ -25,6 +25,8 @@ class TrainLpa:
     """Updates between checkpoints and selections."""
     seed: int = 0
     """Another seed gives another training."""
+    clip: float = 1.0
+    """Longest gradient; inf does not shorten any, as in the paper."""
     interaction: bool = True
     """Let candidates see each other (the set transformer)."""
     visual: bool = True
@@ -33,6 +35,8 @@ class TrainLpa:
     """Weight of the coordinate term."""
     best: float = 0.2
     """Weight of the best-candidate term."""
+    visibility: float = 4.0
+    """Weight of the visibility term; 0 is the paper's objective."""
     device: str = "cpu"
     """Where to compute."""
 
@@ -47,8 +51,9 @@ class TrainLpa:
             rate=self.rate,
             every=self.every,
             seed=self.seed,
+            clip=self.clip,
             interaction=self.interaction,
             visual=self.visual,
-            objective=Objective(self.coordinate, self.best),
+            objective=Objective(self.coordinate, self.best, self.visibility),
         )
         print(fit(self.cache, self.out, recipe, self.device))

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicate.analytic import Analytic
-from lpa_cwm.adjudicate.evidence import Evidence, gather
+from lpa_cwm.adjudicate.evidence import STRENGTH, Evidence, gather
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import written_aside
 from lpa_cwm.geometry import View
@@ -58,6 +58,11 @@ class Groups:
     def least(self) -> Float[Tensor, "g"]:
         """Error in pixels of each group's best candidate; NaN where the point is hidden."""
         return (self.peak - self.end[:, None]).norm(dim=-1).amin(1)
+
+    @property
+    def strength(self) -> Float[Tensor, "g m"]:
+        """Response of each candidate at its endpoint, which is its strongest."""
+        return self.statistics[..., STRENGTH]
 
     def at(self, rows: Int[Tensor, "k"]) -> "Groups":
         """Some of the groups."""

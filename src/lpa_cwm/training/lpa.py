@@ -38,6 +38,8 @@ class Recipe:
     rate: float = 3e-4
     every: int = 250
     seed: int = 0
+    clip: float = 1.0
+    """Longest gradient: else the few sets whose candidates lie far apart decide every update."""
     interaction: bool = True
     visual: bool = True
     turned: bool = True
@@ -108,16 +110,17 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
     if recipe.turned:
         inputs = Turn.drawn("turn", recipe.seed, state.step)(*inputs)
     local, response, context, statistics = (value.to(device) for value in inputs)
-    peak, end = groups.peak[rows].to(device), groups.end[rows].to(device)
+    peak, end, strength = (value[rows].to(device) for value in (groups.peak, groups.end, groups.strength))
     order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
     for group in state.optimiser.param_groups:
         group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
     with torch.random.fork_rng():
         torch.manual_seed(key("dropout", recipe.seed, state.step))
         scores = state.network.scores(local[:, order], response[:, order], context, statistics[:, order])
-    loss = recipe.objective(scores, peak[:, order], end)
+    loss = recipe.objective(scores, peak[:, order], end, strength[:, order])
     state.optimiser.zero_grad()
     loss.backward()
+    torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)
     state.optimiser.step()
     return loss.item()
 
@@ -148,7 +151,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") 
         torch.manual_seed(key("initial", recipe.seed))
         network = Learned(recipe.interaction, recipe.visual).to(device)
     standardise(network, groups, train)
-    state = State(network, torch.optim.AdamW(network.parameters(), lr=recipe.rate))
+    state = State(network, torch.optim.AdamW(network.parameters(), lr=recipe.rate, fused=True))
     identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
     del identity["objective"]
     stored = checkpoint.load(out / "checkpoint.pt", identity)

@@ -1,15 +1,22 @@
-"""What LPA is trained for: soft reliability targets and the three-term loss (Eq. 6-7)."""
+"""What LPA is trained for: soft reliability targets and the three-term loss (Eq. 6-7), and a term for visibility."""
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from lpa_cwm.config import Method
 
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
+VISIBLE_FROM = Method().visible_from
+SEEN = 2.0
+"""Weight of a seen point against a hidden one: in videos seen ones are the rule, and CMC counts a miss as a failure."""
+SOFTNESS = 0.01
+"""Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +25,34 @@ class Objective:
 
     coordinate: float = 2.0
     best: float = 0.2
+    visibility: float = 4.0
+    """Not in the paper, where weights have no part in visibility; with a first look alone they have."""
 
     def __call__(
+        self,
+        scores: Float[Tensor, "n m"],
+        peak: Float[Tensor, "n m 2"],
+        end: Float[Tensor, "n 2"],
+        strength: Float[Tensor, "n m"],
+    ) -> Float[Tensor, ""]:
+        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best) + CE(weighted strength, seen).
+
+        A point that is hidden has no end (NaN): about it there is nothing to be learned but that it is hidden.
+        """
+        seen = end.isfinite().all(1)
+        loss = scores.sum() * 0.0
+        if seen.any():
+            loss = loss + self.localisation(scores[seen], peak[seen], end[seen])
+        if self.visibility:
+            loss = loss + self.visibility * visibility_loss(scores.softmax(1), strength, seen)
+        return loss
+
+    def localisation(
         self, scores: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"], end: Float[Tensor, "n 2"]
     ) -> Float[Tensor, ""]:
-        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best candidate).
-
-        About a point that is hidden (its end is NaN) no candidate is to be believed: the divergence from equal weights.
-        """
+        """The paper's three terms."""
         errors = (peak - end[:, None]).norm(dim=-1)
         loss = F.kl_div(scores.log_softmax(1), soft_targets(errors), reduction="batchmean")
-        seen = end.isfinite().all(1)
-        if not seen.any():
-            return loss
-        scores, peak, end, errors = scores[seen], peak[seen], end[seen], errors[seen]
         if self.coordinate:
             loss = loss + self.coordinate * F.smooth_l1_loss(weighted_endpoint(scores.softmax(1), peak), end)
         if self.best:
@@ -39,9 +60,17 @@ class Objective:
         return loss
 
 
+def visibility_loss(
+    weights: Float[Tensor, "n m"], strength: Float[Tensor, "n m"], seen: Bool[Tensor, "n"]
+) -> Float[Tensor, ""]:
+    """The rule that a point is seen if its weighted strength reaches the threshold, with a soft step."""
+    odds = ((weights * strength).sum(1) - VISIBLE_FROM) / SOFTNESS
+    return F.binary_cross_entropy_with_logits(odds, seen.to(odds), pos_weight=odds.new_tensor(SEEN))
+
+
 def soft_targets(errors: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """Relative reliability of candidates from their endpoint errors in pixels; equal where these are unknown."""
-    return (-errors.nan_to_num(0.0) / TEMPERATURE).softmax(1)
+    """Relative reliability of candidates from their endpoint errors in pixels."""
+    return (-errors / TEMPERATURE).softmax(1)
 
 
 def weighted_endpoint(weights: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"]) -> Float[Tensor, "n 2"]:
