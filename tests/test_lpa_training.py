@@ -15,7 +15,7 @@ from lpa_cwm.data.sim.record import write_records
 from lpa_cwm.errors import InputError
 from lpa_cwm.hub import load_learned
 from lpa_cwm.keys import generator
-from lpa_cwm.probe import Probe
+from lpa_cwm.probe import Probe, magnitude
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.sharding import Shard
 from lpa_cwm.training import lpa
@@ -90,6 +90,7 @@ def test_cached_inputs_are_what_the_adjudicator_sees(folder):
     torch.testing.assert_close(response, evidence.response, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(context[0], evidence.context, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(statistics, evidence.statistics)
+    torch.testing.assert_close(groups.strength[rows], magnitude(candidates.response).amax((-2, -1)))
     assert videos[: len(rows)] == ["toy0"] * len(rows)
     torch.testing.assert_close(groups.analytic.sum(1), torch.ones(len(groups)))
 
@@ -163,6 +164,18 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     errors = [json.loads(line)["held_error"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     # What is written has half precision.
     assert min(errors) == pytest.approx(learned.item(), rel=5e-3)
+
+
+def test_no_gradient_is_longer_than_the_clip(folder):
+    """However far apart the candidates of a set lie."""
+    groups, videos = read(folder)
+    train, _ = lpa.held_out(videos)
+    groups = replace(groups, peak=groups.peak * 1000)
+    network = Learned()
+    state = lpa.State(network, torch.optim.AdamW(network.parameters()))
+    lpa.learn(state, groups, train[:4], lpa.Recipe(clip=0.5))
+    gradients = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
+    assert torch.stack(gradients).norm().item() == pytest.approx(0.5, rel=1e-3)
 
 
 def test_too_few_videos_are_refused(tmp_path):
