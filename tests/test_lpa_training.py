@@ -166,6 +166,26 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     assert min(errors) == pytest.approx(learned.item(), rel=5e-3)
 
 
+def test_a_training_begins_where_it_is_told(folder, tmp_path):
+    """With no update left to make, what is written is what it began with, statistics included."""
+    first = lpa.fit([folder], tmp_path / "first", lpa.Recipe(steps=2, batch=4, every=1))
+    start = load_learned(first)
+    start.mean.add_(1.0)
+    again = lpa.fit([folder], tmp_path / "again", lpa.Recipe(steps=1, batch=4, rate=0.0, start="first"), start=start)
+    weights, before = load_learned(again).state_dict(), load_learned(first).state_dict()
+    assert all(torch.equal(weights[name], before[name] + (name == "mean")) for name in before)
+    with pytest.raises(InputError, match="start"):
+        lpa.fit([folder], tmp_path / "again", lpa.Recipe(steps=1, batch=4, rate=0.0))
+
+
+def test_weights_of_another_network_are_no_start(folder, tmp_path, capsys):
+    first = lpa.fit([folder], tmp_path / "first", lpa.Recipe(steps=1, batch=4, visual=False))
+    with pytest.raises(SystemExit):
+        main(["train", "lpa", str(folder), "--start", str(first), "--out", str(tmp_path / "other")])
+    assert "visual False" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
 def test_no_gradient_is_longer_than_the_clip(folder):
     """However far apart the candidates of a set lie."""
     groups, videos = read(folder)

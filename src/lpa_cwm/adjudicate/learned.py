@@ -29,7 +29,7 @@ class Learned(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
 
     def __init__(self, interaction: bool = True, visual: bool = True, dropout: float = 0.1) -> None:
         super().__init__()
-        self.visual = visual
+        self.interaction, self.visual = interaction, visual
         self.response = encoder(1, 16, 32, 64, RESPONSE)
         if visual:
             self.local = encoder(10, 32, 64, 128, LOCAL)

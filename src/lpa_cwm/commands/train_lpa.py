@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from lpa_cwm.adjudicate.learned import Learned
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,14 @@ class TrainLpa:
     """Weight of the best-candidate term."""
     visibility: float = 4.0
     """Weight of the visibility term; 0 is the paper's objective."""
+    start: Path | None = None
+    """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
     device: str = "cpu"
     """Where to compute."""
 
     def run(self) -> None:
         """Train and say where the weights are."""
+        from lpa_cwm.commands.identity import digest_of
         from lpa_cwm.training.lpa import Recipe, fit
         from lpa_cwm.training.objective import Objective
 
@@ -55,5 +61,21 @@ class TrainLpa:
             interaction=self.interaction,
             visual=self.visual,
             objective=Objective(self.coordinate, self.best, self.visibility),
+            start=digest_of([self.start]) if self.start else "",
         )
-        print(fit(self.cache, self.out, recipe, self.device))
+        print(fit(self.cache, self.out, recipe, self.device, self.begun()))
+
+    def begun(self) -> "Learned | None":
+        """The network to start from, if there is one; it must have the branches that were asked for."""
+        from lpa_cwm.errors import InputError
+        from lpa_cwm.hub import load_learned
+
+        if self.start is None:
+            return None
+        network = load_learned(self.start)
+        if (network.interaction, network.visual) != (self.interaction, self.visual):
+            raise InputError(
+                f"{self.start} is of a network with interaction {network.interaction} and visual {network.visual}, "
+                f"but {self.interaction} and {self.visual} were asked for; give the options it was trained with."
+            )
+        return network

@@ -45,6 +45,8 @@ class Recipe:
     turned: bool = True
     """Show each batch mirrored, turned and in other colours, as a key decides: eight thousand groups are few."""
     objective: Objective = field(default_factory=Objective)
+    start: str = ""
+    """Identity of the weights it begins with; none begins with random ones."""
 
 
 @dataclass
@@ -143,14 +145,23 @@ def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> floa
     return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
 
 
-def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu") -> Path:
-    """Train, go on where a stopped training was, and write the best weights."""
-    groups, videos = read(*caches)
-    train, held = held_out(videos)
+def fresh(recipe: Recipe, groups: Groups, train: Int[Tensor, "train"]) -> Learned:
+    """A network with random weights that knows the statistics of its training split."""
     with torch.random.fork_rng():
         torch.manual_seed(key("initial", recipe.seed))
-        network = Learned(recipe.interaction, recipe.visual).to(device)
+        network = Learned(recipe.interaction, recipe.visual)
     standardise(network, groups, train)
+    return network
+
+
+def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: Learned | None = None) -> Path:
+    """Train, go on where a stopped training was, and write the best weights.
+
+    A network to start from keeps the statistics it was trained with.
+    """
+    groups, videos = read(*caches)
+    train, held = held_out(videos)
+    network = (start or fresh(recipe, groups, train)).to(device).train()
     state = State(network, torch.optim.AdamW(network.parameters(), lr=recipe.rate, fused=True))
     identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
     del identity["objective"]
