@@ -192,7 +192,7 @@ def test_no_gradient_is_longer_than_the_clip(folder):
     train, _ = lpa.held_out(videos)
     groups = replace(groups, peak=groups.peak * 1000)
     network = Learned()
-    state = lpa.State(network, torch.optim.AdamW(network.parameters()))
+    state = lpa.State.begin(network, 3e-4)
     lpa.learn(state, groups, train[:4], lpa.Recipe(clip=0.5))
     gradients = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
     assert torch.stack(gradients).norm().item() == pytest.approx(0.5, rel=1e-3)

@@ -1,5 +1,6 @@
 """Training LPA on cached evidence: AdamW, cosine schedule, selection on held-out weighted-coordinate error."""
 
+import copy
 import json
 import math
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from lpa_cwm.files import written_aside
 from lpa_cwm.keys import generator, key
 from lpa_cwm.progress import progress
 from lpa_cwm.training import checkpoint
+from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.evidence_cache import Groups, read
 from lpa_cwm.training.log import Log
 from lpa_cwm.training.objective import Objective, endpoint_error
@@ -25,6 +27,8 @@ from lpa_cwm.training.turns import Turn
 
 HELD_SHARE = 10
 """One source video in so many is held out for selection."""
+AVERAGED = 0.002
+"""Least share of an update in the averaged weights."""
 REACHABLE = 8.0
 """Groups whose best candidate misses by more pixels than this teach nothing: whom to believe among liars is chance."""
 
@@ -54,14 +58,22 @@ class State:
     """What a checkpoint holds."""
 
     network: Learned
+    average: Learned
+    """What is selected and written: single updates are noisy, and the best of many noisy ones is a lucky one."""
     optimiser: torch.optim.AdamW
     step: int = 0
     best: float = math.inf
     chosen: dict[str, Tensor] = field(default_factory=dict)
 
+    @classmethod
+    def begin(cls, network: Learned, rate: float) -> "State":
+        average = copy.deepcopy(network).requires_grad_(False)
+        return cls(network, average, torch.optim.AdamW(network.parameters(), lr=rate, fused=True))
+
     def dump(self) -> dict:
         return {
             "network": self.network.state_dict(),
+            "average": self.average.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
             "best": self.best,
@@ -70,6 +82,7 @@ class State:
 
     def restore(self, held: dict) -> None:
         self.network.load_state_dict(held["network"])
+        self.average.load_state_dict(held["average"])
         self.optimiser.load_state_dict(held["optimiser"])
         self.step, self.best, self.chosen = held["step"], held["best"], held["chosen"]
 
@@ -124,6 +137,7 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)
     state.optimiser.step()
+    follow(state.average, state.network, state.step, AVERAGED)
     return loss.item()
 
 
@@ -162,7 +176,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
     groups, videos = read(*caches)
     train, held = held_out(videos)
     network = (start or fresh(recipe, groups, train)).to(device).train()
-    state = State(network, torch.optim.AdamW(network.parameters(), lr=recipe.rate, fused=True))
+    state = State.begin(network, recipe.rate)
     identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
     del identity["objective"]
     stored = checkpoint.load(out / "checkpoint.pt", identity)
@@ -175,11 +189,11 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
         loss = learn(state, groups, batch_rows(train, step, recipe), recipe)
         state.step = step + 1
         if state.step % recipe.every == 0 or state.step == recipe.steps:
-            error = held_error(network, groups, held)
+            error = held_error(state.average, groups, held)
             log.write({"step": state.step, "loss": loss, "held_error": error})
             if error < state.best:
                 state.best = error
-                state.chosen = {name: value.clone() for name, value in network.state_dict().items()}
+                state.chosen = {name: value.clone() for name, value in state.average.state_dict().items()}
             checkpoint.save(out / "checkpoint.pt", identity, state.dump())
     return export(state, out, len(train))
 

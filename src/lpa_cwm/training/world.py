@@ -20,6 +20,7 @@ from lpa_cwm.keys import generator, key
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.training import checkpoint
+from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.crops import Share
 from lpa_cwm.training.log import Log, Record
 from lpa_cwm.world.compact.match import PATCH
@@ -27,6 +28,8 @@ from lpa_cwm.world.compact.network import Network, patch_mask, pixels_of
 from lpa_cwm.world.compact.render import Drawing, pieces
 from lpa_cwm.world.compact.world import FILE
 
+AVERAGED = 0.01
+"""Least share of an update in the averaged weights."""
 NOISE = 0.05
 """Standard deviation of a colour about the right one, in the likelihood of the mixture."""
 SURPRISE = 12.0
@@ -117,12 +120,6 @@ class Run:
         for name in ("network", "average", "optimiser"):
             getattr(self, name).load_state_dict(state[name])
         self.step, self.seconds = state["step"], state["seconds"]
-
-    def follow(self) -> None:
-        """Move the average towards the weights, faster at the beginning."""
-        share = max(0.01, 1 / (self.step + 1) ** 0.75)
-        for slow, fast in zip(self.average.parameters(), self.network.parameters(), strict=True):
-            slow.lerp_(fast.detach(), share)
 
 
 def save_weights(network: Network, path: Path) -> None:
@@ -273,7 +270,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(run.network.parameters(), 3.0)
         run.optimiser.step()
         run.step += 1
-        run.follow()
+        follow(run.average, run.network, run.step, AVERAGED)
         return (loss.error / loss.copying.clamp(min=1e-6)).item()
 
     def record(self, run: Run, ratios: list[float], ending: Ending) -> Record:
