@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from lpa_cwm.data.pairs import Example
 from lpa_cwm.errors import InputError
 from lpa_cwm.training import checkpoint
+from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.crops import Crops, Share
 from lpa_cwm.training.log import Log, records
 from lpa_cwm.training.world import Ending, Run, Schedule, Trainer, losses
@@ -189,6 +190,5 @@ def test_the_average_begins_at_the_weights_and_follows_them():
     before = run.average.reader.trust.clone()
     with torch.no_grad():
         run.network.reader.trust.add_(1.0)
-    run.step = 10_000
-    run.follow()
+    follow(run.average, run.network, 10_000, 0.01)
     torch.testing.assert_close(run.average.reader.trust - before, torch.tensor(0.01), atol=1e-4, rtol=0)
