@@ -35,7 +35,7 @@ def test_each_term_by_hand():
     paper = divergence + 2 * coordinate + 0.2 * best
     assert Objective(0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
     assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper, rel=1e-5)
-    assert Objective()(*given).item() == pytest.approx(paper + 8 * math.log(2), rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + 16 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -63,12 +63,12 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
 
 
 def test_visibility_by_hand():
-    """At the threshold it is even; a hundredth of strength more multiplies the odds by e; seen points count twice."""
+    """At the threshold it is even; a hundredth of strength more multiplies the odds by e; seen points count fourfold."""
     strength = torch.tensor([[0.0, 0.1], [0.0, 0.1]])
     weights = torch.tensor([[0.5, 0.5], [0.4, 0.6]])
     seen = torch.tensor([True, True])
     even, more = math.log(2), math.log(1 + math.exp(-1))
-    assert visibility_loss(weights, strength, seen).item() == pytest.approx(even + more, rel=1e-5)
+    assert visibility_loss(weights, strength, seen).item() == pytest.approx(2 * (even + more), rel=1e-5)
     assert visibility_loss(weights, strength, ~seen).item() == pytest.approx((even + more + 1) / 2, rel=1e-5)
 
 
