@@ -14,7 +14,7 @@ TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
 VISIBLE_FROM = Method().visible_from
 SEEN = 4.0
-"""Weight of a seen point against a hidden one: a quarter of the cached points is hidden, of those in videos one in 13."""
+"""Weight of a seen point against a hidden one: of the cached points a quarter is hidden, in videos one in 13."""
 SOFTNESS = 0.01
 """Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
 
