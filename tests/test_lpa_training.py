@@ -21,7 +21,7 @@ from lpa_cwm.sharding import Shard
 from lpa_cwm.training import lpa
 from lpa_cwm.training.evidence_cache import Job, Recorder, cache, read
 from lpa_cwm.training.groups import RecordCorrespondences, TrackCorrespondences
-from lpa_cwm.training.objective import endpoint_error
+from lpa_cwm.training.objective import Objective, endpoint_error
 from lpa_cwm.types import Pair, Queries, Sample
 from lpa_cwm.world.masks import random_masks, shared
 from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
@@ -184,6 +184,14 @@ def test_weights_of_another_network_are_no_start(folder, tmp_path, capsys):
         main(["train", "lpa", str(folder), "--start", str(first), "--out", str(tmp_path / "other")])
     assert "visual False" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_visibility_is_learned_only_where_points_are_hidden(folder):
+    groups, _ = read(folder)
+    assert lpa.objective_for(groups, Objective()) == Objective(visibility=0.0)
+    end = groups.end.clone()
+    end[0] = torch.nan
+    assert lpa.objective_for(replace(groups, end=end), Objective()) == Objective()
 
 
 def test_no_gradient_is_longer_than_the_clip(folder):

@@ -39,7 +39,7 @@ class TrainLpa:
     best: float = 0.2
     """Weight of the best-candidate term."""
     visibility: float = 4.0
-    """Weight of the visibility term; 0 is the paper's objective."""
+    """Weight of the visibility term, which needs hidden points in the cache; 0 is the paper's objective."""
     start: Path | None = None
     """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
     device: str = "cpu"

@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -168,6 +168,11 @@ def fresh(recipe: Recipe, groups: Groups, train: Int[Tensor, "train"]) -> Learne
     return network
 
 
+def objective_for(groups: Groups, objective: Objective) -> Objective:
+    """Without hidden points the visibility term is left out: it would only teach to believe the strongest."""
+    return objective if len(groups.seen) < len(groups) else replace(objective, visibility=0.0)
+
+
 def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: Learned | None = None) -> Path:
     """Train, go on where a stopped training was, and write the best weights.
 
@@ -175,6 +180,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
     """
     groups, videos = read(*caches)
     train, held = held_out(videos)
+    recipe = replace(recipe, objective=objective_for(groups, recipe.objective))
     network = (start or fresh(recipe, groups, train)).to(device).train()
     state = State.begin(network, recipe.rate)
     identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
