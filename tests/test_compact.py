@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from lpa_cwm.geometry import pixel_centres, to_sampler
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.world.compact.bump import Bump
-from lpa_cwm.world.compact.match import PATCH, match, patch_centres, smooth_basis
+from lpa_cwm.world.compact.likeness import smooth_basis
+from lpa_cwm.world.compact.match import match
 from lpa_cwm.world.compact.network import Network, pixels_of
+from lpa_cwm.world.compact.patches import PATCH, patch_centres
 from lpa_cwm.world.compact.propagate import Hearing, divide, fit, moments, solve, strongest
 from lpa_cwm.world.compact.read import EVIDENCE, Voters
 from lpa_cwm.world.compact.render import draw
@@ -155,7 +157,7 @@ def test_matches_find_a_shift_to_a_tenth_of_a_pixel(shift):
     source = texture(5)
     target = shifted(source, shift)
     inner = [c for c in range(CELLS) if ((patch_centres(HW)[c] - torch.tensor(shift) - 32).abs() < 26).all()]
-    matches = match(source[None], target[None], torch.tensor([inner]))
+    matches = match(source[None], target[None], torch.tensor([inner]), keep=4).matches
     error = (matches.offset[0, :, 0] + torch.tensor(shift)).norm(dim=-1)
     assert error.median() < 0.1
     assert (error < 0.5).float().mean() > 0.95
@@ -164,12 +166,13 @@ def test_matches_find_a_shift_to_a_tenth_of_a_pixel(shift):
 def test_a_match_depends_on_its_own_patch_alone(frames):
     source, target = frames
     patches = torch.arange(CELLS)[None]
-    every = match(source[None], target[None], patches)
+    every = match(source[None], target[None], patches, keep=4)
     other = target.clone()
     other[:, :, :32] = 0.3
     kept = [c for c in range(CELLS) if patch_centres(HW)[c, 0] > 32]
-    again = match(source[None], other[None], torch.tensor([kept]))
-    torch.testing.assert_close(again.offset[0], every.offset[0, kept])
+    again = match(source[None], other[None], torch.tensor([kept]), keep=4)
+    torch.testing.assert_close(again.matches.offset[0], every.matches.offset[0, kept])
+    torch.testing.assert_close(again.likeness[0], every.likeness[0, kept])
 
 
 def voters(count, offset_of):

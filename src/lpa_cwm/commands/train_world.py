@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 UNSEEN = 100
 """Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
 
+SHARES = (0.3, 0.3, 0.2, 0.2)
+"""Of layered scenes, natural video, and simulated scenes with little and with much motion."""
+
 
 @dataclass(frozen=True)
 class TrainWorld:
@@ -20,9 +23,9 @@ class TrainWorld:
     photos: Path | None = None
     """Folder of photographs for layered scenes; procedural pictures without one."""
     natural: Path | None = None
-    """Folder of videos, two fifths of the pairs."""
+    """Folder of videos, as many pairs as of layered scenes."""
     assets: Path | None = None
-    """Folder of objects and textures for simulated scenes, a fifth of the pairs; needs the extra `sim`."""
+    """Folder of objects and textures for simulated scenes, two fifths of the pairs; needs the extra `sim`."""
     cache: Path = Path("runs/natural")
     """Where decoded videos are kept."""
     out: Path = Path("runs/world")
@@ -69,8 +72,8 @@ class TrainWorld:
         from lpa_cwm.training.crops import Crops
 
         layered, *others = self.sources("train")
-        shares = (0.4, 0.4, 0.2) if self.natural else (0.8, 0.2)
-        pairs = Mixture((Crops(layered), *others), shares[: 1 + len(others)])
+        shares = (SHARES[0], *SHARES[1 if self.natural else 2 :])[: 1 + len(others)]
+        pairs = Mixture((Crops(layered), *others), shares)
         schedule = world.Schedule(batch=self.batch, sizes=self.sizes, rate=self.rate)
         trainer = world.Trainer(
             pairs, schedule, self.out, self.every, self.workers, self.begin, self.check, self.check_every
@@ -111,5 +114,7 @@ class TrainWorld:
             from lpa_cwm.data.sim.pairs import SimulatedPairs
             from lpa_cwm.data.sim.recipe import recipe_named
 
-            found.append(SimulatedPairs(recipe_named("movi"), Assets.of(self.assets, split), name=f"simulated_{split}"))
+            assets = Assets.of(self.assets, split)
+            for recipe, name in (("movi", "simulated"), ("hard", "simulated_hard")):
+                found.append(SimulatedPairs(recipe_named(recipe), assets, name=f"{name}_{split}"))
         return found

@@ -23,8 +23,8 @@ from lpa_cwm.training import checkpoint
 from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.crops import Share
 from lpa_cwm.training.log import Log, Record
-from lpa_cwm.world.compact.match import PATCH
 from lpa_cwm.world.compact.network import Network, patch_mask, pixels_of
+from lpa_cwm.world.compact.patches import PATCH
 from lpa_cwm.world.compact.render import Drawing, pieces
 from lpa_cwm.world.compact.world import FILE
 

@@ -15,7 +15,7 @@ from lpa_cwm.geometry import index_of, patch_of
 from lpa_cwm.keys import generator
 from lpa_cwm.probe import magnitude, peak_of
 from lpa_cwm.sampling import unit_range
-from lpa_cwm.world.compact.match import PATCH, patch_centres
+from lpa_cwm.world.compact.patches import PATCH, patch_centres
 from lpa_cwm.world.compact.render import origins
 from lpa_cwm.world.compact.world import CompactWorld, Factual, Scene
 from lpa_cwm.world.masks import random_masks
@@ -89,7 +89,7 @@ def stage_errors(scene: Scene, factual: Factual, points: Points, hw: tuple[int, 
     cell = patch_of(points.goal, hw, PATCH)
     cell = cell[:, 1] * (hw[1] // PATCH) + cell[:, 0]
     centre = patch_centres(hw)[cell]
-    offset = scene.matches.offset[0, cell]
+    offset = scene.looks.matches.offset[0, cell]
     matched = (centre[:, None] + offset - (points.xy + centre - points.goal)[:, None]).norm(dim=-1)
     field = origins(factual.drawing.motions, hw)[:, :, row, column]
     shift = torch.stack((column, row), dim=-1) + 0.5 - points.goal

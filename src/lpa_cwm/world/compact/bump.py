@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lpa_cwm.geometry import HW, pixel_centres
-from lpa_cwm.world.compact.match import PATCH, patch_centres
+from lpa_cwm.world.compact.patches import PATCH, patch_centres
 from lpa_cwm.world.compact.propagate import Motions
 from lpa_cwm.world.compact.render import Drawing
 

@@ -9,10 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.world.compact.context import Context, unit_groups
-from lpa_cwm.world.compact.match import PATCH, Matches, match, patch_centres
+from lpa_cwm.world.compact.match import Looks, layers_of, match
+from lpa_cwm.world.compact.patches import PATCH, patch_centres, pixels_in
 from lpa_cwm.world.compact.propagate import Propagator
 from lpa_cwm.world.compact.read import Reader
 from lpa_cwm.world.compact.render import Drawing, Renderer
+from lpa_cwm.world.compact.streams import follow
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Shape:
     plain: int = 8
     fine: int = 16
     motions: int = 4
-    hypotheses: int = 4
+    hypotheses: int = 5
     voices: float = 1.25
     """Hypotheses that may vote, per visible patch."""
     heard: int = 40
@@ -38,6 +40,8 @@ class View:
     source: Float[Tensor, "b 3 h w"]
     fine: Float[Tensor, "b f h2 w2"]
     coarse: Float[Tensor, "b c h4 w4"]
+    layers: Float[Tensor, "b 6 h w"]
+    """What patches are compared with."""
 
 
 class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
@@ -55,15 +59,16 @@ class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         """Descriptions of the source."""
         fine, coarse = self.context(source)
         compared, plain = coarse.split((self.shape.compared, self.shape.plain), dim=1)
-        return View(source, fine, torch.cat((unit_groups(compared, self.shape.groups), plain), dim=1))
+        return View(
+            source, fine, torch.cat((unit_groups(compared, self.shape.groups), plain), dim=1), layers_of(source)
+        )
 
-    def infer(
-        self, view: View, matches: Matches, target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]
-    ) -> Drawing:
-        """How the target is drawn, given the matches of its visible patches; only visible pixels of it are used."""
+    def infer(self, view: View, looks: Looks, target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]) -> Drawing:
+        """How the target is drawn, given the looks of its visible patches; only visible pixels of it are used."""
         hw = (target.shape[-2], target.shape[-1])
         centres = patch_centres(hw, target.device)[visible]
-        voters = self.reader(matches, centres, view.coarse, self.shape.voices)
+        matches = follow(looks, view.layers, pixels_in(visible, target), centres)
+        voters = self.reader(matches, looks.detail, centres, view.coarse, self.shape.voices)
         motions = self.propagator(voters, hw, view.coarse)
         shown = pixels_of(patch_mask(visible, hw), hw).to(target.dtype)[:, None]
         return self.renderer(view.source, torch.cat((target * shown, shown), dim=1), motions, view.fine)
@@ -72,8 +77,8 @@ class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         self, source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]
     ) -> Drawing:
         """The drawing from frames and the numbers of the visible patches."""
-        matches = match(source, target, visible, self.shape.hypotheses)
-        return self.infer(self.look(source), matches, target, visible)
+        looks = match(source, target, visible, self.shape.hypotheses)
+        return self.infer(self.look(source), looks, target, visible)
 
 
 def patch_mask(patches: Int[Tensor, "b n"], hw: tuple[int, int]) -> Bool[Tensor, "b p"]:

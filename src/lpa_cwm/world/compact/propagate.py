@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lpa_cwm.geometry import inside
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import COARSE_STRIDE, agreement, silent
-from lpa_cwm.world.compact.match import PATCH, patch_centres
+from lpa_cwm.world.compact.patches import PATCH, patch_centres
 from lpa_cwm.world.compact.read import EVIDENCE, LEAST, Voters
 
 HIDDEN = 24

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import COARSE_STRIDE, mlp
-from lpa_cwm.world.compact.match import COLOUR, FLOOR, PATCH, Matches
+from lpa_cwm.world.compact.likeness import FLOOR
+from lpa_cwm.world.compact.match import COLOUR, Matches
+from lpa_cwm.world.compact.patches import PATCH
 from lpa_cwm.world.compact.turn import local_linear
 
 ROUNDS = 2
@@ -34,9 +36,9 @@ class Voters:
     """Description of the source at the place the patch comes from."""
 
 
-def evidence_of(matches: Matches) -> Float[Tensor, "b n k e"]:
+def evidence_of(matches: Matches, detail: Float[Tensor, "b n"]) -> Float[Tensor, "b n k e"]:
     """What is known of each hypothesis by itself, as numbers of order one."""
-    detail = matches.detail[..., None].expand_as(matches.shape_error)
+    detail = detail[..., None].expand_as(matches.shape_error)
     xx, xy, yy = matches.information.unbind(-1)
     trace = xx + yy
     least = trace / 2 - torch.sqrt(((xx - yy) / 2).square() + xy.square())
@@ -45,7 +47,7 @@ def evidence_of(matches: Matches) -> Float[Tensor, "b n k e"]:
         for value in (matches.shape_error, matches.colour_error, detail, trace, least)
     ]
     best = logs[0].amin(-1, keepdim=True)
-    far = torch.log1p(matches.offset.norm(dim=-1))
+    far = torch.log1p(matches.away)
     return torch.stack((*logs, logs[0] - best, far), dim=-1) / 2
 
 
@@ -54,11 +56,17 @@ EVIDENCE = OWN_EVIDENCE + len(REACHES)
 
 
 def kinship(
-    offset: Float[Tensor, "b v 2"], centre: Float[Tensor, "b v 2"], slack: Tensor, stretch: Tensor
+    offset: Float[Tensor, "b v 2"],
+    linear: Float[Tensor, "b v 2 2"],
+    centre: Float[Tensor, "b v 2"],
+    slack: Tensor,
+    stretch: Tensor,
 ) -> Float[Tensor, "b v v"]:
-    """How far two hypotheses could be one motion: `slack` pixels apart plus `stretch` per pixel of distance."""
+    """How far the motion of one hypothesis (row) foretells another: within `slack` pixels plus `stretch` per pixel."""
     apart = torch.cdist(centre, centre)
-    differ = (offset[:, :, None] - offset[:, None]).square().sum(-1)
+    start = offset - torch.einsum("bvde,bve->bvd", linear, centre)
+    told = start[:, :, None] + torch.einsum("bvde,bwe->bvwd", linear, centre)
+    differ = (told - offset[:, None]).square().sum(-1)
     # Bounded, because products of smaller numbers are denormal, and those are slow.
     return torch.exp(-(0.5 * differ / (slack.square() + (stretch * apart).square())).clamp(max=LEAST))
 
@@ -79,27 +87,33 @@ class Reader(nn.Module):
         self.channels = channels
 
     def forward(
-        self, matches: Matches, centres: Float[Tensor, "b n 2"], context: Float[Tensor, "b c h w"], voices: float
+        self,
+        matches: Matches,
+        detail: Float[Tensor, "b n"],
+        centres: Float[Tensor, "b n 2"],
+        context: Float[Tensor, "b c h w"],
+        voices: float,
     ) -> Voters:
         """The most believed hypotheses, `voices` times as many as there are patches."""
         n, k = matches.shape_error.shape[1:]
-        evidence = evidence_of(matches)
+        evidence = evidence_of(matches, detail)
         cost = matches.shape_error + COLOUR * matches.colour_error
         unary = self.unary(evidence)[..., 0] - self.trust * torch.log(cost + FLOOR) - self.rest * evidence[..., -1]
         centre = centres.repeat_interleave(k, dim=1)
-        offset = matches.offset.flatten(1, 2)
+        offset, linear = matches.offset.flatten(1, 2), matches.linear.flatten(1, 2)
         place = read(context, (centre + offset) / COARSE_STRIDE)
-        logits, consent = self.consult(unary, centre, offset, place[..., : self.channels])
+        logits, consent = self.consult(unary, centre, offset, linear, place[..., : self.channels])
         log_belief = logits.log_softmax(-1) + self.loner * consent.mean(-1)
         log_belief, best = log_belief.flatten(1).topk(min(round(voices * n), n * k))
 
         def chosen(values: Float[Tensor, "b v f"]) -> Float[Tensor, "b w f"]:
             return values.gather(1, best[..., None].expand(-1, -1, values.shape[-1]))
 
+        own = chosen(linear.flatten(2)).unflatten(-1, (2, 2))
         return Voters(
             centre=chosen(centre),
             offset=chosen(offset),
-            linear=local_linear(chosen(centre), chosen(offset), log_belief),
+            linear=local_linear(chosen(centre), chosen(offset), own, log_belief),
             log_belief=log_belief,
             light=chosen(matches.light.flatten(1, 2)),
             information=chosen(matches.information.flatten(1, 2)),
@@ -112,11 +126,12 @@ class Reader(nn.Module):
         unary: Float[Tensor, "b n k"],
         centre: Float[Tensor, "b v 2"],
         offset: Float[Tensor, "b v 2"],
+        linear: Float[Tensor, "b v 2 2"],
         place: Float[Tensor, "b v c"],
     ) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b n k r"]]:
         """Logits after each hypothesis has gained by the belief others hold in the same motion nearby, and the gain."""
         n, k = unary.shape[1:]
-        kin = kinship(offset, centre, self.slack, self.stretch)
+        kin = kinship(offset, linear, centre, self.slack, self.stretch)
         apart = torch.cdist(centre, centre) / PATCH
         alike = place @ place.transpose(1, 2)
         other = 1 - torch.eye(n, device=unary.device).repeat_interleave(k, 0).repeat_interleave(k, 1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lpa_cwm.geometry import pixel_centres
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import FINE_STRIDE, Pyramid
-from lpa_cwm.world.compact.match import PATCH
+from lpa_cwm.world.compact.patches import PATCH
 from lpa_cwm.world.compact.propagate import Motions
 
 

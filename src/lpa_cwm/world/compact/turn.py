@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lpa_cwm.world.compact.match import PATCH
+from lpa_cwm.world.compact.patches import PATCH
 
 NEIGHBOURS = 6
 STEEPEST = 0.5
@@ -37,12 +37,15 @@ def similarities(
 
 @torch.no_grad()
 def local_linear(
-    centre: Float[Tensor, "b v 2"], offset: Float[Tensor, "b v 2"], log_belief: Float[Tensor, "b v"]
+    centre: Float[Tensor, "b v 2"],
+    offset: Float[Tensor, "b v 2"],
+    own: Float[Tensor, "b v 2 2"],
+    log_belief: Float[Tensor, "b v"],
 ) -> Float[Tensor, "b v 2 2"]:
-    """For each voter the linear part of its motion: none, or one of its partners' that more others confirm."""
+    """For each voter the linear part of its motion: its own, or one of its partners' that more others confirm."""
     partner = nearest(centre)
-    linear = similarities(centre, offset, partner)
-    linear = torch.cat((torch.zeros_like(linear[:, :, :1]), linear), dim=2)
+    own = own[:, :, None]
+    linear = torch.cat((torch.zeros_like(own), own, similarities(centre, offset, partner)), dim=2)
     way = centre[:, None] - centre[:, :, None]
     foretold = offset[:, :, None, None] + torch.einsum("bvjde,bvle->bvjld", linear, way)
     miss = (foretold - offset[:, None, None]).square().sum(-1)
@@ -50,6 +53,6 @@ def local_linear(
     agree = torch.exp(-0.5 * (miss / WITHIN**2).clamp(max=25.0)) * voice[:, :, None]
     # The partner itself confirms by construction, so it is not asked.
     asked = torch.ones_like(agree)
-    asked[:, :, 1:].scatter_(3, partner[..., None], 0.0)
+    asked[:, :, 2:].scatter_(3, partner[..., None], 0.0)
     best = (agree * asked).sum(-1).argmax(-1)
     return linear.gather(2, best[..., None, None, None].expand(-1, -1, 1, 2, 2))[:, :, 0]

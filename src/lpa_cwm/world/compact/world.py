@@ -14,8 +14,9 @@ from lpa_cwm.config import COMPACT_PASSES
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import packaged_weights
 from lpa_cwm.world.compact.bump import Bump, appearance
-from lpa_cwm.world.compact.match import PATCH, Matches, match
+from lpa_cwm.world.compact.match import Looks, match
 from lpa_cwm.world.compact.network import Network, View, pixels_of
+from lpa_cwm.world.compact.patches import PATCH
 from lpa_cwm.world.compact.propagate import Motions
 from lpa_cwm.world.compact.render import Drawing, draw
 
@@ -29,7 +30,7 @@ class Scene:
 
     target: Float[Tensor, "1 3 h w"]
     view: View
-    matches: Matches
+    looks: Looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class CompactWorld:
         self.network.to(source.device)
         pair = source[None], target[None]
         patches = torch.arange((source.shape[-2] // PATCH) * (source.shape[-1] // PATCH), device=source.device)
-        matches = match(*pair, patches[None], self.network.shape.hypotheses)
-        return Scene(pair[1], self.network.look(pair[0]), matches)
+        looks = match(*pair, patches[None], self.network.shape.hypotheses)
+        return Scene(pair[1], self.network.look(pair[0]), looks)
 
     @torch.no_grad()
     def imagine(self, scene: Scene, hidden: Bool[Tensor, "m p"]) -> Factual:
@@ -79,7 +80,7 @@ class CompactWorld:
         drawings = []
         for mask in hidden:
             visible = (~mask).nonzero()[:, 0][None]
-            drawings.append(self.network.infer(scene.view, scene.matches.at(visible), scene.target, visible))
+            drawings.append(self.network.infer(scene.view, scene.looks.at(visible), scene.target, visible))
         return Factual(hidden, stacked(drawings))
 
     @torch.no_grad()

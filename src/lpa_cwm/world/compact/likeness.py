@@ -1,0 +1,140 @@
+"""Places of the source that look like a patch: low frequencies compared everywhere, also turned and stretched."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lpa_cwm.geometry import pixel_centres
+from lpa_cwm.world.compact.patches import PATCH, patch_grid
+
+STRIDE = 2
+"""Spacing of the positions, in pixels."""
+BLOCK = 4
+"""Side of the squares of positions of which only the best is kept."""
+FURTHER = 0.03
+"""Relative rise of the error per pixel of motion: among the chance likenesses of noise a near one is preferred."""
+WIDER = 0.003
+"""The same where a likeness counts only if others agree with it."""
+MEAN = 0.1
+"""Weight of a patch's means among its low frequencies: light changes them."""
+FLOOR = 2e-4
+"""Mean squared error that counts as none."""
+TURN = math.radians(25)
+GROWTHS = (-0.25, 0.33)
+"""A patch turned or stretched by half of this still looks as it did."""
+SHAPED = 0.1
+"""Relative rise of the error where a patch is turned or stretched, which gives chance more to choose from."""
+AT_ONCE = 32
+"""Patches compared with all positions at a time: their costs fit into a processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likenesses:
+    """For every patch some places that look alike, best first, in whole steps of the search."""
+
+    offset: Float[Tensor, "b p k 2"]
+    """Place minus centre of the patch, in pixels."""
+    linear: Float[Tensor, "b p k 2 2"]
+    """How the patch is turned and stretched there, less the identity."""
+
+
+def smooth_basis(device: torch.device | None = None) -> Float[Tensor, "d 3 8 8"]:
+    """Orthonormal low frequencies of a patch: 5x5 of its brightness, 2x2 of both its colours, means at `MEAN`."""
+    steps = torch.arange(PATCH, device=device) + 0.5
+    waves = torch.stack([torch.cos(math.pi * i * steps / PATCH) for i in range(5)])
+    waves = waves / waves.norm(dim=1, keepdim=True)
+    colours = torch.tensor([[1.0, 1, 1], [1, 0, -1], [-0.5, 1, -0.5]], device=device)
+    colours = colours / colours.norm(dim=1, keepdim=True)
+    planes = []
+    for colour, order in zip(colours, (5, 2, 2), strict=True):
+        for i in range(order):
+            for j in range(order):
+                wave = torch.outer(waves[i], waves[j]) * (MEAN if i == j == 0 else 1.0)
+                planes.append(colour[:, None, None] * wave)
+    return torch.stack(planes)
+
+
+@cache
+def shapes(device: torch.device) -> Float[Tensor, "v 2 2"]:
+    """In what shapes a patch is looked for, less the identity: as it is, turned either way, shrunk, grown."""
+    grow, turn = math.cos(TURN) - 1, math.sin(TURN)
+    kinds = [(0.0, 0.0), (grow, turn), (grow, -turn), *((growth, 0.0) for growth in GROWTHS)]
+    return torch.tensor([[[grow, -turn], [turn, grow]] for grow, turn in kinds], device=device)
+
+
+@cache
+def shaped_basis(device: torch.device) -> Float[Tensor, "v d 3 16 16"]:
+    """Kernels that give of a source what `smooth_basis` gives of the source turned and stretched."""
+    side = 2 * PATCH
+    grid = patch_grid(device=device)
+    place = grid + torch.einsum("vde,se->vsd", shapes(device), grid)
+    # Bilinear reading is a weighted sum of pixels, so it can be part of the kernel.
+    weight = (1 - (place[:, :, None] - patch_grid(side, device)).abs()).clamp(min=0).prod(-1)
+    kernels = torch.einsum("dcs,vsp->vdcp", smooth_basis(device).flatten(2), weight)
+    return kernels.unflatten(-1, (side, side))
+
+
+def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
+    """Low frequencies around all positions in every shape, with all that squared distances need."""
+    kernels = shaped_basis(source.device)
+    around = F.pad(source, (PATCH // 2,) * 4, mode="replicate")
+    found = F.conv2d(around, kernels.flatten(0, 1), stride=STRIDE).unflatten(1, kernels.shape[:2])
+    found = found[..., : found.shape[-2] // BLOCK * BLOCK, : found.shape[-1] // BLOCK * BLOCK]
+    found = torch.cat((found, found.square().sum(2, keepdim=True), torch.ones_like(found[:, :, :1])), dim=2)
+    dearer = 1 + SHAPED * (torch.arange(len(kernels), device=source.device) > 0)
+    return found * dearer[:, None, None, None]
+
+
+def likenesses(
+    source: Float[Tensor, "b 3 h w"],
+    pixels: Float[Tensor, "b p 3 s"],
+    centres: Float[Tensor, "b p 2"],
+    near: int,
+    wide: int,
+) -> tuple[Likenesses, Likenesses]:
+    """The best `near` places of each patch, and the best `wide` ones, for which distance hardly counts."""
+    found = describe(source)
+    hw = (found.shape[-2], found.shape[-1])
+    positions = pixel_centres(hw, source.device) * STRIDE + (PATCH - STRIDE) / 2
+    # Positions of the same place within their blocks are together, so that block minima are elementwise.
+    found = rearrange(found, "b v d (i y) (j x) -> b v d (y x i j)", y=BLOCK, x=BLOCK)
+    positions = rearrange(positions, "(i y) (j x) d -> (y x i j) d", y=BLOCK, x=BLOCK)
+    # Squared distances, and the floor, as one product.
+    wanted = torch.einsum("bpcs,dcs->bpd", pixels, smooth_basis(source.device).flatten(2))
+    lengths = wanted.square().sum(-1, keepdim=True) + 3 * PATCH**2 * FLOOR
+    wanted = torch.cat((-2 * wanted, torch.ones_like(lengths), lengths), dim=-1)
+    best: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for some, places in zip(wanted.split(AT_ONCE, dim=1), centres.split(AT_ONCE, dim=1), strict=True):
+        cost = some @ found[:, 0]
+        for shape in found[:, 1:].unbind(1):
+            torch.minimum(cost, some @ shape, out=cost)
+        far = torch.cdist(places, positions.expand(len(source), -1, -1))
+        best[0].append(best_of_blocks(cost * (1 + FURTHER * far), near))
+        best[1].append(best_of_blocks(cost * (1 + WIDER * far), wide))
+    numbers = [torch.cat(parts, dim=1) for parts in best]
+    first, second = (Likenesses(positions[n] - centres[:, :, None], shaped(wanted, found, n)) for n in numbers)
+    return first, second
+
+
+def best_of_blocks(cost: Float[Tensor, "b p s"], keep: int) -> Int[Tensor, "b p k"]:
+    """Numbers of the best positions, one for each of the `keep` best blocks."""
+    inner = rearrange(cost, "b p (q s) -> b p q s", q=BLOCK**2)
+    least = inner.amin(2)
+    blocks = least.topk(min(keep, least.shape[-1]), largest=False).indices
+    inner = inner.gather(3, blocks[:, :, None].expand(-1, -1, BLOCK**2, -1)).argmin(2)
+    return inner * least.shape[-1] + blocks
+
+
+def shaped(
+    wanted: Float[Tensor, "b p d"], found: Float[Tensor, "b v d s"], best: Int[Tensor, "b p k"]
+) -> Float[Tensor, "b p k 2 2"]:
+    """The shape in which each patch is most alike at the positions found."""
+    there = found.gather(3, best.flatten(1)[:, None, None].expand(-1, *found.shape[1:3], -1))
+    there = there.unflatten(3, best.shape[1:])
+    return shapes(found.device)[torch.einsum("bpd,bvdpk->bvpk", wanted, there).argmin(1)]
