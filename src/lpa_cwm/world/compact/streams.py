@@ -14,7 +14,7 @@ from torch import Tensor
 from lpa_cwm.keys import generator
 from lpa_cwm.world.compact.match import Looks, Matches, compare
 
-STREAMS = 3
+STREAMS = 4
 TRIES = 4096
 """Pairs of likenesses that are drawn; each that could be one motion proposes it."""
 PROPOSALS = 1536
