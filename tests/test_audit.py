@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lpa_cwm.cli import main
 from lpa_cwm.experiments.audit import BEST, audit, by_video, gap_closed, hits
 from lpa_cwm.report.audit import draw, table
 from lpa_cwm.training.evidence_cache import Groups
@@ -67,3 +68,10 @@ def test_the_table_and_the_figure_show_every_adjudicator(tmp_path):
     drawn = (tmp_path / "audit.svg").read_text()
     for name in beliefs:
         assert f"<!-- {name} -->" in drawn
+
+
+def test_a_figure_without_a_kind_is_refused_before_the_work(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["audit", str(tmp_path / "nothing there"), "--out", str(tmp_path / "figure")])
+    assert stop.value.code == 2
+    assert "ends in .png, .pdf, .svg" in capsys.readouterr().err

@@ -36,7 +36,12 @@ def test_the_figure(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(["--target", "99"], "target frame is 99"), (["--method", "dis"], "no candidates to show")]
+    ("options", "said"),
+    [
+        (["--target", "99"], "target frame is 99"),
+        (["--method", "dis"], "no candidates to show"),
+        (["--out", "why"], "why is no name for a figure"),
+    ],
 )
 def test_what_cannot_be_explained(tmp_path, capsys, options, said):
     with pytest.raises(SystemExit) as stop:

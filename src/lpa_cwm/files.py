@@ -30,6 +30,16 @@ def written_aside(path: Path | str) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+FIGURES = (".png", ".pdf", ".svg")
+
+
+def figure_path(path: Path) -> Path:
+    """A path whose suffix says which kind of figure is wanted, or a sentence before any work is done."""
+    if path.suffix.lower() not in FIGURES:
+        raise InputError(f"{path} is no name for a figure; give one that ends in {', '.join(FIGURES)}.")
+    return path
+
+
 def one_setting(path: Path, settings: dict[str, Any]) -> None:
     """Note beside files what they were made with, or refuse to mix files made otherwise with them."""
     if not path.exists():

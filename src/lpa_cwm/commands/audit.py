@@ -29,12 +29,14 @@ class Audit:
 
         from lpa_cwm.errors import InputError
         from lpa_cwm.experiments.audit import audit
+        from lpa_cwm.files import figure_path
         from lpa_cwm.hub import load_learned, packaged_lpa
         from lpa_cwm.metrics.measures import plain
         from lpa_cwm.report.audit import draw, table
         from lpa_cwm.training.evidence_cache import read
         from lpa_cwm.training.lpa import weigh
 
+        figure = figure_path(self.out) if self.out else None
         groups, videos = read(self.cache)
         seen = groups.seen
         rows = seen if self.within is None else seen[groups.least[seen] <= self.within]
@@ -47,8 +49,8 @@ class Audit:
             "lpa": weigh(load_learned(self.weights or packaged_lpa()), groups, torch.arange(len(groups))),
         }
         beliefs = audit(groups, videos, weights)
-        if self.out:
-            draw(beliefs, self.out)
+        if figure:
+            draw(beliefs, figure)
         if self.json:
             counted = {"groups": len(groups), "videos": len(set(videos)), "written": self.out and str(self.out)}
             print(json.dumps(counted | {"beliefs": {name: plain(asdict(belief)) for name, belief in beliefs.items()}}))

@@ -46,10 +46,12 @@ class Explain:
         from lpa_cwm.commands.track import parse_points
         from lpa_cwm.data.video import read
         from lpa_cwm.explain import explain
+        from lpa_cwm.files import figure_path
         from lpa_cwm.report.explain import draw
 
         if self.method not in METHODS:
             raise InputError(f"{self.method!r} has no candidates to show; choose one of {', '.join(METHODS)}.")
+        figure = figure_path(self.out)
         clip = read(self.clip) if self.clip else bundled_clip(self.world)
         query = parse_points((self.point,))
         if not int(query.frame[0]) < self.target < len(clip):
@@ -59,7 +61,7 @@ class Explain:
             )
         tracker = hub.load(self.method, self.world, self.numbers, weights=self.weights, device=self.device)
         explanation = explain(tracker, clip, query, self.target)
-        draw(explanation, self.out)
+        draw(explanation, figure)
         print(json.dumps(plain(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out)
 
 
