@@ -64,6 +64,19 @@ def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
     assert all(name in table for name in ("static", "uniform", "apa"))
 
 
+def test_shards_of_a_comparison_make_its_files_and_the_last_the_report(tmp_path, capsys):
+    data = str(save(tmp_path / "data.pkl", entries(3, t=3, n=2)))
+    command = ["compare", data, "--methods", "static", "uniform", "--world", "toy", "--masks", "2", "--frames", "3"]
+    for shard in ("1/2", "2/2"):
+        assert not (tmp_path / "parts/report").exists()
+        main([*command, "--out", str(tmp_path / "parts"), "--shard", shard])
+        assert ("left to other shards" in capsys.readouterr().out) == (shard == "1/2")
+    main([*command, "--out", str(tmp_path / "whole")])
+    for path in (tmp_path / "whole/runs").rglob("*.npz"):
+        assert (tmp_path / "parts" / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()
+    assert (tmp_path / "parts/report/index.html").exists()
+
+
 def test_a_method_is_compared_once(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["compare", "data.pkl", "--methods", "apa", "apa", "--out", str(tmp_path)])

@@ -14,6 +14,7 @@ from lpa_cwm.data.selection import Selection
 from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:
+    from lpa_cwm.sharding import Shard
     from lpa_cwm.tracker import CwmTracker
 
 
@@ -35,6 +36,8 @@ class Compare:
     """LPA weights other than the shipped ones."""
     device: str = "cpu"
     """Where to compute, for example cuda."""
+    shard: str = "1/1"
+    """Track every n-th video, beginning with the i-th: i/n; the one that finds all videos tracked makes the report."""
     selection: Annotated[Selection, OmitArgPrefixes] = field(default_factory=Selection)
     """The part of the data set that is used."""
     numbers: Annotated[Method, OmitArgPrefixes] = field(default_factory=Method)
@@ -42,13 +45,22 @@ class Compare:
 
     def run(self) -> None:
         """Track, score, report."""
+        from lpa_cwm.data.tapvid import load_dataset
+        from lpa_cwm.experiments.predict import lacking
+        from lpa_cwm.sharding import Shard
+
+        shard = Shard.parse(self.shard)
         if len(set(self.methods)) < len(self.methods) or not self.methods:
             raise InputError(f"The methods are {', '.join(self.methods) or 'none'}; name each once, and at least one.")
         requests = [self.request(method) for method in self.methods]
-        predict_all([one for one in requests if one.method in METHODS])
+        predict_all([one for one in requests if one.method in METHODS], shard)
         for one in requests:
             if one.method not in METHODS:
                 one.run()
+        left = lacking(load_dataset(self.dataset, self.selection).names, [one.out for one in requests])
+        if left:
+            print(f"{len(left)} videos are left to other shards; who tracks the last one gets the report.")
+            return
         report([one.out for one in requests], self.out / "report")
 
     def request(self, method: str) -> Predict:
@@ -58,10 +70,11 @@ class Compare:
             ours["weights"] = self.weights
         settings = ours if method in METHODS else {}
         out = self.out / "runs" / method.replace("/", "_")
-        return Predict(self.dataset, out, method, device=self.device, selection=self.selection, **settings)
+        common: dict[str, Any] = {"device": self.device, "selection": self.selection, "shard": self.shard}
+        return Predict(self.dataset, out, method, **common, **settings)
 
 
-def predict_all(requests: list[Predict]) -> None:
+def predict_all(requests: list[Predict], shard: "Shard | None" = None) -> None:
     """Runs of our methods on one world model: they differ in what they make of answers, not in what they ask."""
     from lpa_cwm import hub
     from lpa_cwm.data.tapvid import load_dataset
@@ -77,7 +90,7 @@ def predict_all(requests: list[Predict]) -> None:
         settings: list[dict[str, Any]] = [one.settings() | {"world": world} for one in requests]
         return [hub.load(one.method, **own) for one, own in zip(requests, settings, strict=True)]
 
-    predict_together(JointJob(dataset, trackers), {one.out: one.described(dataset) for one in requests})
+    predict_together(JointJob(dataset, trackers), {one.out: one.described(dataset) for one in requests}, shard)
 
 
 def report(runs: list[Path], out: Path) -> None:

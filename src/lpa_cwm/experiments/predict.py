@@ -1,7 +1,7 @@
 """From a data set and a tracker to prediction files: resumable, divisible, the same bytes however it is run."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,13 +67,20 @@ class JointJob:
         ]
 
 
-def predict_together(job: JointJob, runs: Mapping[Path, Run]) -> None:
+def lacking(names: Sequence[str], folders: Iterable[Path]) -> list[int]:
+    """Numbers of the videos of which any of the runs has no file yet."""
+    folders = list(folders)
+    return [i for i, name in enumerate(names) if not all(predictions.file_of(out, name).exists() for out in folders)]
+
+
+def predict_together(job: JointJob, runs: Mapping[Path, Run], shard: Shard | None = None) -> None:
     """Make the files that any of the runs, by their folders in the order of the trackers, does not have yet."""
     for folder, run in runs.items():
         run.check(folder)
     names = job.dataset.names
-    lacking = [i for i, name in enumerate(names) if not all(predictions.file_of(out, name).exists() for out in runs)]
-    for index, found in progress(in_this_process(job, lacking), len(lacking), f"{len(runs)} runs"):
+    mine = (shard or Shard()).of(len(names))
+    todo = [index for index in lacking(names, runs) if index in mine]
+    for index, found in progress(in_this_process(job, todo), len(todo), f"{len(runs)} runs"):
         for (folder, run), prediction in zip(runs.items(), found, strict=True):
             run.claim(folder)
             predictions.write(folder, names[index], prediction, run.hash)
