@@ -222,3 +222,10 @@ def test_an_identity_knows_the_shipped_weights_it_uses_and_no_others():
     assert len(set(used.values())) == len(used)
     assert shipped("compact") == shipped("compact-total", method="uniform")
     assert shipped("opt-cwm", "adm", "apa") == used["nothing"]
+
+
+def test_an_identity_knows_what_is_made_of_the_weights(monkeypatch):
+    before, without = shipped("compact"), shipped("toy")
+    monkeypatch.setattr("lpa_cwm.world.compact.world.USE", "otherwise")
+    assert shipped("compact") != before
+    assert shipped("toy") == without

@@ -1,4 +1,4 @@
-"""Which shipped weights a result depends on, by content: results of other weights are never mixed with it."""
+"""Which shipped weights a result depends on, by content and use: results of others are never mixed with it."""
 
 from pathlib import Path
 
@@ -17,14 +17,15 @@ def shipped(world: str = "", score: str = "", method: str = "") -> str:
         score_field.FILE: score == "compact",
         hub.LPA_FILE: method == "lpa",
     }
-    return digest_of([packaged_weights(name) for name, used in uses.items() if used])
+    use = compact.USE if uses[compact.FILE] else ""
+    return digest_of([packaged_weights(name) for name, used in uses.items() if used], use)
 
 
-def digest_of(files: list[Path]) -> str:
-    """A hash of the content of some files."""
+def digest_of(files: list[Path], use: str = "") -> str:
+    """A hash of the content of some files, and of what is made of them."""
     from hashlib import blake2b
 
-    whole = blake2b(digest_size=16)
+    whole = blake2b(use.encode(), digest_size=16)
     for path in files:
         try:
             whole.update(blake2b(path.read_bytes()).digest())

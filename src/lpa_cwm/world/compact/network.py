@@ -59,9 +59,8 @@ class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         """Descriptions of the source."""
         fine, coarse = self.context(source)
         compared, plain = coarse.split((self.shape.compared, self.shape.plain), dim=1)
-        return View(
-            source, fine, torch.cat((unit_groups(compared, self.shape.groups), plain), dim=1), layers_of(source)
-        )
+        coarse = torch.cat((unit_groups(compared, self.shape.groups), plain), dim=1)
+        return View(source, fine, coarse, layers_of(source))
 
     def infer(self, view: View, looks: Looks, target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]) -> Drawing:
         """How the target is drawn, given the looks of its visible patches; only visible pixels of it are used."""
