@@ -1,7 +1,7 @@
 """From a data set and a tracker to prediction files: resumable, divisible, the same bytes however it is run."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def predict(
     """Make the files that are not there yet; how many were made, and how many were there."""
     run.check(folder)
     names = job.dataset.names
-    mine = list((shard or Shard()).of(len(names)))
-    todo = [index for index in mine if not predictions.file_of(folder, names[index]).exists()]
+    mine = (shard or Shard()).of(len(names))
+    todo = [index for index in lacking(names, [folder]) if index in mine]
     found = executor(job, todo) if todo else iter(())
     for index, prediction in progress(found, len(todo), run.method):
         run.claim(folder)
@@ -67,9 +67,8 @@ class JointJob:
         ]
 
 
-def lacking(names: Sequence[str], folders: Iterable[Path]) -> list[int]:
+def lacking(names: Sequence[str], folders: Collection[Path]) -> list[int]:
     """Numbers of the videos of which any of the runs has no file yet."""
-    folders = list(folders)
     return [i for i, name in enumerate(names) if not all(predictions.file_of(out, name).exists() for out in folders)]
 
 

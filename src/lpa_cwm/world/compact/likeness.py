@@ -97,8 +97,8 @@ def likenesses(
     centres: Float[Tensor, "b p 2"],
     near: int,
     wide: int,
-) -> tuple[Likenesses, Likenesses]:
-    """The best `near` places of each patch, and the best `wide` ones, for which distance hardly counts."""
+) -> tuple[Likenesses, Float[Tensor, "b p k 2"]]:
+    """The best `near` places of each patch, and offsets of the best `wide` ones, for which distance hardly counts."""
     found = describe(source)
     hw = (found.shape[-2], found.shape[-1])
     positions = pixel_centres(hw, source.device) * STRIDE + (PATCH - STRIDE) / 2
@@ -118,8 +118,8 @@ def likenesses(
         best[0].append(best_of_blocks(cost * (1 + FURTHER * far), near))
         best[1].append(best_of_blocks(cost * (1 + WIDER * far), wide))
     numbers = [torch.cat(parts, dim=1) for parts in best]
-    first, second = (Likenesses(positions[n] - centres[:, :, None], shaped(wanted, found, n)) for n in numbers)
-    return first, second
+    first, second = (positions[some] - centres[:, :, None] for some in numbers)
+    return Likenesses(first, shaped(wanted, found, numbers[0])), second
 
 
 def best_of_blocks(cost: Float[Tensor, "b p s"], keep: int) -> Int[Tensor, "b p k"]:

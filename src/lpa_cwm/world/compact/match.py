@@ -165,8 +165,12 @@ def match(
     pixels = pixels_in(patches, target)
     near, wide = likenesses(source, pixels, centres, TRIED * keep, WIDE)
     matches = compare(layers_of(source), pixels, centres, centres[:, :, None] + near.offset, near.linear)
-    grey = torch.einsum("bpcs,c->bps", pixels, source.new_tensor(LUMA))
-    return Looks(matches.best(keep, centres), wide.offset, grey.var(-1))
+    return Looks(matches.best(keep, centres), wide, grey_of(pixels).var(-1))
+
+
+def grey_of(pixels: Float[Tensor, "b p 3 s"]) -> Float[Tensor, "b p s"]:
+    """Brightness of the pixels of patches."""
+    return torch.einsum("bpcs,c->bps", pixels, pixels.new_tensor(LUMA))
 
 
 def layers_of(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 6 h w"]:
@@ -184,7 +188,7 @@ def compare(
 ) -> Matches:
     """The likeliest places up to `reach` pixels around the given ones, sub-pixel, with errors and certainty."""
     grey = layers[:, 3:]
-    patch = torch.einsum("bpcs,c->bps", pixels, layers.new_tensor(LUMA))
+    patch = grey_of(pixels)
     place = nearest_pixel(grey, patch, place, linear, reach)
     for _ in range(2):
         place = newton_step(grey, patch, place, linear)

@@ -15,7 +15,7 @@ from lpa_cwm.geometry import inside
 from lpa_cwm.sampling import read
 from lpa_cwm.world.compact.context import COARSE_STRIDE, agreement, silent
 from lpa_cwm.world.compact.patches import PATCH, patch_centres
-from lpa_cwm.world.compact.read import EVIDENCE, LEAST, Voters
+from lpa_cwm.world.compact.read import EVIDENCE, LEAST, Voters, kinship
 
 HIDDEN = 24
 UNIT = 64.0
@@ -148,10 +148,7 @@ class Propagator(nn.Module):
 
     def kinship(self, voters: Voters) -> Float[Tensor, "b v v"]:
         """How far the motion around one voter (row) foretells the offset of another (column)."""
-        told = foretold(voters, voters.centre).transpose(1, 2)
-        miss = (told - voters.offset[:, None]).square().sum(-1)
-        apart = torch.cdist(voters.centre, voters.centre)
-        return torch.exp(-(0.5 * miss / (self.slack.square() + (self.stretch * apart).square())).clamp(max=LEAST))
+        return kinship(voters.offset, voters.linear, voters.centre, self.slack, self.stretch)
 
     def answers(
         self,

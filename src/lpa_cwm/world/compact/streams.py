@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lpa_cwm.keys import generator
 from lpa_cwm.world.compact.match import Looks, Matches, compare
+from lpa_cwm.world.compact.turn import similarity
 
 STREAMS = 4
 TRIES = 4096
@@ -76,12 +77,9 @@ def propose(
     first, second = order[:, first], order[:, second]
     batch = torch.arange(len(centre), device=centre.device)[:, None]
     start, offset = centre[batch, first], likeness[batch, first, one]
-    x, y = (centre[batch, second] - start).unbind(-1)
-    u, v = (likeness[batch, second, other] - offset).unbind(-1)
-    square = (x * x + y * y).clamp(min=1.0)
-    grow, turn = (x * u + y * v) / square, (x * v - y * u) / square
-    linear = torch.stack((grow, -turn, turn, grow), dim=-1).unflatten(-1, (2, 2))
-    plausible = (square > APART**2) & (grow.square() + turn.square() < STEEPEST**2)
+    way = centre[batch, second] - start
+    linear, steepness = similarity(way, likeness[batch, second, other] - offset)
+    plausible = (way.norm(dim=-1) > APART) & (steepness < STEEPEST)
     best = plausible.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :PROPOSALS]
     return Streams(offset - torch.einsum("btde,bte->btd", linear, start), linear).at(best)
 

@@ -22,17 +22,26 @@ def nearest(centre: Float[Tensor, "b v 2"]) -> Int[Tensor, "b v j"]:
     return apart.topk(min(NEIGHBOURS, centre.shape[1] - 1), largest=False).indices
 
 
+def similarity(
+    way: Float[Tensor, "*b 2"], change: Float[Tensor, "*b 2"]
+) -> tuple[Float[Tensor, "*b 2 2"], Float[Tensor, "*b"]]:
+    """The turn and growth by which an offset changes so much on the way between two points, and its steepness."""
+    x, y = way.unbind(-1)
+    u, v = change.unbind(-1)
+    length = (x * x + y * y).clamp(min=1.0)
+    grow, turn = (x * u + y * v) / length, (x * v - y * u) / length
+    linear = torch.stack((grow, -turn, turn, grow), dim=-1).unflatten(-1, (2, 2))
+    return linear, torch.sqrt(grow.square() + turn.square())
+
+
 def similarities(
     centre: Float[Tensor, "b v 2"], offset: Float[Tensor, "b v 2"], partner: Int[Tensor, "b v j"]
 ) -> Float[Tensor, "b v j 2 2"]:
     """The turn and growth that takes a voter's offset to its partner's; zero where it would be too steep."""
     batch = torch.arange(len(centre), device=centre.device)[:, None, None]
-    x, y = (centre[batch, partner] - centre[:, :, None]).unbind(-1)
-    u, v = (offset[batch, partner] - offset[:, :, None]).unbind(-1)
-    length = (x * x + y * y).clamp(min=1.0)
-    grow, turn = (x * u + y * v) / length, (x * v - y * u) / length
-    linear = torch.stack((grow, -turn, turn, grow), dim=-1).unflatten(-1, (2, 2))
-    return linear * (grow.square() + turn.square() < STEEPEST**2)[..., None, None]
+    way, change = (values[batch, partner] - values[:, :, None] for values in (centre, offset))
+    linear, steepness = similarity(way, change)
+    return linear * (steepness < STEEPEST)[..., None, None]
 
 
 @torch.no_grad()
@@ -42,7 +51,7 @@ def local_linear(
     own: Float[Tensor, "b v 2 2"],
     log_belief: Float[Tensor, "b v"],
 ) -> Float[Tensor, "b v 2 2"]:
-    """For each voter the linear part of its motion: its own, or one of its partners' that more others confirm."""
+    """For each voter the linear part of its motion: none, its own, or one of its partners' that more others confirm."""
     partner = nearest(centre)
     own = own[:, :, None]
     linear = torch.cat((torch.zeros_like(own), own, similarities(centre, offset, partner)), dim=2)
