@@ -25,9 +25,10 @@ MEAN = 0.1
 """Weight of a patch's means among its low frequencies: light changes them."""
 FLOOR = 2e-4
 """Mean squared error that counts as none."""
-TURN = math.radians(25)
+TURNS = (32.0, 65.0)
+"""Degrees, either way."""
 GROWTHS = (-0.25, 0.33)
-"""A patch turned or stretched by half of this still looks as it did."""
+"""A patch that is turned or stretched by half a step from the next of these shapes still looks like it."""
 SHAPED = 0.1
 """Relative rise of the error where a patch is turned or stretched, which gives chance more to choose from."""
 AT_ONCE = 32
@@ -63,8 +64,9 @@ def smooth_basis(device: torch.device | None = None) -> Float[Tensor, "d 3 8 8"]
 @cache
 def shapes(device: torch.device) -> Float[Tensor, "v 2 2"]:
     """In what shapes a patch is looked for, less the identity: as it is, turned either way, shrunk, grown."""
-    grow, turn = math.cos(TURN) - 1, math.sin(TURN)
-    kinds = [(0.0, 0.0), (grow, turn), (grow, -turn), *((growth, 0.0) for growth in GROWTHS)]
+    angles = [math.radians(sign * turn) for turn in TURNS for sign in (1, -1)]
+    turned = ((math.cos(angle) - 1, math.sin(angle)) for angle in angles)
+    kinds = [(0.0, 0.0), *turned, *((growth, 0.0) for growth in GROWTHS)]
     return torch.tensor([[[grow, -turn], [turn, grow]] for grow, turn in kinds], device=device)
 
 

@@ -24,8 +24,8 @@ BETTER = 3.0
 """Power of the chance by which patches with more detail and better likenesses are drawn more often."""
 APART = 24.0
 """Least distance in pixels of the two patches of a proposal: nearer ones say little about turn and growth."""
-STEEPEST = 0.8
-"""Largest turn and growth, as change of the offset per pixel."""
+STEEPEST = 1.3
+"""Largest turn and growth, as change of the offset per pixel: a turn by 81 degrees without growth."""
 WITHIN = 4.0
 """Pixels by which a likeness may miss a stream that it votes for."""
 STILL = 1.5

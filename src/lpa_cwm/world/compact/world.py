@@ -21,7 +21,7 @@ from lpa_cwm.world.compact.propagate import Motions
 from lpa_cwm.world.compact.render import Drawing, draw
 
 FILE = "world-compact.safetensors"
-USE = "streams"
+USE = "wider turns"
 """To be renamed whenever the same weights come to give other answers: results are kept apart by it."""
 Intervention = Literal["content", "total"]
 
