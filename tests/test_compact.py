@@ -8,7 +8,7 @@ from lpa_cwm.geometry import pixel_centres, to_sampler
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.world.compact.bump import Bump
 from lpa_cwm.world.compact.likeness import smooth_basis
-from lpa_cwm.world.compact.match import match
+from lpa_cwm.world.compact.match import Ground, match
 from lpa_cwm.world.compact.network import Network, pixels_of
 from lpa_cwm.world.compact.patches import PATCH, patch_centres
 from lpa_cwm.world.compact.propagate import Hearing, divide, fit, moments, solve, strongest
@@ -157,20 +157,36 @@ def test_matches_find_a_shift_to_a_tenth_of_a_pixel(shift):
     source = texture(5)
     target = shifted(source, shift)
     inner = [c for c in range(CELLS) if ((patch_centres(HW)[c] - torch.tensor(shift) - 32).abs() < 26).all()]
-    matches = match(source[None], target[None], torch.tensor([inner]), keep=4).matches
+    matches = match(Ground.of(source[None]), target[None], torch.tensor([inner]), keep=4).matches
     error = (matches.offset[0, :, 0] + torch.tensor(shift)).norm(dim=-1)
     assert error.median() < 0.1
     assert (error < 0.5).float().mean() > 0.95
 
 
+def test_a_source_is_described_once_and_never_taken_for_another(network, frames, monkeypatch):
+    source, target = frames
+    world, described = CompactWorld(network, size=SIZE), []
+    look = network.look
+    monkeypatch.setattr(network, "look", lambda image: described.append(image) or look(image))
+    world.observe(source, target)
+    again = world.observe(source.clone(), source)
+    assert len(described) == 1
+    other = world.observe(target, source)
+    assert len(described) == 2
+    torch.testing.assert_close(again.view.source[0], source)
+    torch.testing.assert_close(other.view.source[0], target)
+    fresh = CompactWorld(network, size=SIZE).observe(target, source)
+    torch.testing.assert_close(other.looks.matches.offset, fresh.looks.matches.offset)
+
+
 def test_a_match_depends_on_its_own_patch_alone(frames):
     source, target = frames
     patches = torch.arange(CELLS)[None]
-    every = match(source[None], target[None], patches, keep=4)
+    every = match(Ground.of(source[None]), target[None], patches, keep=4)
     other = target.clone()
     other[:, :, :32] = 0.3
     kept = [c for c in range(CELLS) if patch_centres(HW)[c, 0] > 32]
-    again = match(source[None], other[None], torch.tensor([kept]), keep=4)
+    again = match(Ground.of(source[None]), other[None], torch.tensor([kept]), keep=4)
     torch.testing.assert_close(again.matches.offset[0], every.matches.offset[0, kept])
     torch.testing.assert_close(again.likeness[0], every.likeness[0, kept])
 

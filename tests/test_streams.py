@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from lpa_cwm.geometry import pixel_centres, to_sampler
 from lpa_cwm.world.compact.likeness import STRIDE, describe, shapes, smooth_basis
-from lpa_cwm.world.compact.match import Looks, Matches, layers_of, match, window
+from lpa_cwm.world.compact.match import Ground, Looks, Matches, match, window
 from lpa_cwm.world.compact.patches import PATCH, patch_centres, pixels_in
 from lpa_cwm.world.compact.streams import QUORUM, find, follow
 
@@ -70,19 +70,22 @@ def test_shaped_kernels_read_the_source_turned_and_stretched():
             torch.testing.assert_close(found[0, shape, :-2, i, j] / scale, basis @ seen, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("degrees", "growth"), [(25, 1.0), (-20, 1.0), (0, 1.33), (0, 0.75)])
+@pytest.mark.parametrize(("degrees", "growth"), [(25, 1.0), (-20, 1.0), (70, 1.0), (-45, 1.0), (0, 1.33), (0, 0.75)])
 def test_a_turned_or_stretched_patch_is_matched_far_away(degrees, growth):
     linear, shift = similarity(degrees, growth), (18.0, -9.0)
     source = texture(3)
     centres = patch_centres(HW)
     offset = truth(centres, linear, shift)
     inner = ((centres + offset - SIZE / 2).abs() < SIZE / 2 - 10).all(1).nonzero()[:, 0]
-    looks = match(source, moved(source, linear, shift), inner[None], keep=4)
+    looks = match(Ground.of(source), moved(source, linear, shift), inner[None], keep=4)
     error = (looks.matches.offset[0, :, 0] - offset[inner]).norm(dim=-1)
     assert (error < 1).float().mean() > 0.8
 
 
-@pytest.mark.parametrize(("degrees", "growth", "shift"), [(0, 1.0, (70.0, 0.0)), (30, 1.2, (-50.0, 40.0))])
+@pytest.mark.parametrize(
+    ("degrees", "growth", "shift"),
+    [(0, 1.0, (70.0, 0.0)), (30, 1.2, (-50.0, 40.0)), (-70, 1.0, (20.0, 60.0))],
+)
 def test_a_stream_is_found_among_mostly_wrong_likenesses(degrees, growth, shift):
     draw = torch.Generator().manual_seed(7)
     linear = similarity(degrees, growth)
@@ -135,8 +138,8 @@ def test_along_a_stream_patches_find_what_they_miss_alone():
     offset = truth(centres, linear, shift)
     inner = ((centres + offset - SIZE / 2).abs() < SIZE / 2 - 10).all(1).nonzero()[:, 0]
     visible = inner[torch.randperm(len(inner), generator=torch.Generator().manual_seed(1))[:60]][None]
-    looks = match(source, target, visible, keep=4)
-    found = follow(looks, layers_of(source), pixels_in(visible, target), centres[visible])
+    looks = match(Ground.of(source), target, visible, keep=4)
+    found = follow(looks, Ground.of(source).layers, pixels_in(visible, target), centres[visible])
 
     def share(matches):
         return ((matches.offset[0, :, 0] - offset[visible[0]]).norm(dim=-1) < 1).float().mean()

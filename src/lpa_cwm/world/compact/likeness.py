@@ -36,6 +36,29 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Low:
+    """Low frequencies of a source at all positions; those of the same place within their blocks are together.
+
+    So block minima are elementwise.
+    """
+
+    found: Float[Tensor, "b v d s"]
+    """In every shape, with all that squared distances need."""
+    place: Float[Tensor, "s 2"]
+    """The positions in pixels."""
+
+    @classmethod
+    def of(cls, source: Float[Tensor, "b 3 h w"]) -> "Low":
+        found = describe(source)
+        place = pixel_centres((found.shape[-2], found.shape[-1]), source.device) * STRIDE + (PATCH - STRIDE) / 2
+        blocks = {"y": BLOCK, "x": BLOCK}
+        return cls(
+            rearrange(found, "b v d (i y) (j x) -> b v d (y x i j)", **blocks),
+            rearrange(place, "(i y) (j x) d -> (y x i j) d", **blocks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Likenesses:
     """For every patch some places that look alike, best first, in whole steps of the search."""
 
@@ -82,6 +105,7 @@ def shaped_basis(device: torch.device) -> Float[Tensor, "v d 3 16 16"]:
     return kernels.unflatten(-1, (side, side))
 
 
+@torch.no_grad()
 def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
     """Low frequencies around all positions in every shape, with all that squared distances need."""
     kernels = shaped_basis(source.device)
@@ -94,21 +118,16 @@ def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
 
 
 def likenesses(
-    source: Float[Tensor, "b 3 h w"],
+    low: Low,
     pixels: Float[Tensor, "b p 3 s"],
     centres: Float[Tensor, "b p 2"],
     near: int,
     wide: int,
 ) -> tuple[Likenesses, Float[Tensor, "b p k 2"]]:
     """The best `near` places of each patch, and offsets of the best `wide` ones, for which distance hardly counts."""
-    found = describe(source)
-    hw = (found.shape[-2], found.shape[-1])
-    positions = pixel_centres(hw, source.device) * STRIDE + (PATCH - STRIDE) / 2
-    # Positions of the same place within their blocks are together, so that block minima are elementwise.
-    found = rearrange(found, "b v d (i y) (j x) -> b v d (y x i j)", y=BLOCK, x=BLOCK)
-    positions = rearrange(positions, "(i y) (j x) d -> (y x i j) d", y=BLOCK, x=BLOCK)
+    found, positions = low.found, low.place
     # Squared distances, and the floor, as one product.
-    wanted = torch.einsum("bpcs,dcs->bpd", pixels, smooth_basis(source.device).flatten(2))
+    wanted = torch.einsum("bpcs,dcs->bpd", pixels, smooth_basis(found.device).flatten(2))
     lengths = wanted.square().sum(-1, keepdim=True) + 3 * PATCH**2 * FLOOR
     wanted = torch.cat((-2 * wanted, torch.ones_like(lengths), lengths), dim=-1)
     best: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -116,7 +135,7 @@ def likenesses(
         cost = some @ found[:, 0]
         for shape in found[:, 1:].unbind(1):
             torch.minimum(cost, some @ shape, out=cost)
-        far = torch.cdist(places, positions.expand(len(source), -1, -1))
+        far = torch.cdist(places, positions.expand(len(found), -1, -1))
         best[0].append(best_of_blocks(cost * (1 + FURTHER * far), near))
         best[1].append(best_of_blocks(cost * (1 + WIDER * far), wide))
     numbers = [torch.cat(parts, dim=1) for parts in best]

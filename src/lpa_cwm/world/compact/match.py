@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.sampling import read
-from lpa_cwm.world.compact.likeness import FLOOR, FURTHER, likenesses
+from lpa_cwm.world.compact.likeness import FLOOR, FURTHER, Low, likenesses
 from lpa_cwm.world.compact.patches import PATCH, patch_centres, patch_grid, pixels_in
 
 COLOUR = 0.01
@@ -67,6 +67,19 @@ class Matches:
             return values.gather(dim, rows.expand(*index.shape, *values.shape[index.ndim :]))
 
         return Matches(*(pick(getattr(self, name)) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What patches are compared with: all of a source that the search for their origins asks."""
+
+    layers: Float[Tensor, "b 6 h w"]
+    """Colours, brightness and its gradient."""
+    low: Low
+
+    @classmethod
+    def of(cls, source: Float[Tensor, "b 3 h w"]) -> "Ground":
+        return cls(torch.cat((source, grey_and_gradient(source)), dim=1), Low.of(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +169,19 @@ def repeats(cost: Float[Tensor, "b p k"], place: Float[Tensor, "b p k 2"]) -> Bo
 
 
 @torch.no_grad()
-def match(
-    source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], patches: Int[Tensor, "b n"], keep: int
-) -> Looks:
+def match(ground: Ground, target: Float[Tensor, "b 3 h w"], patches: Int[Tensor, "b n"], keep: int) -> Looks:
     """The `keep` best source positions of the given target patches: low frequencies, then pixels, then sub-pixels."""
-    hw = (source.shape[-2], source.shape[-1])
-    centres = patch_centres(hw, source.device)[patches]
+    hw = (target.shape[-2], target.shape[-1])
+    centres = patch_centres(hw, target.device)[patches]
     pixels = pixels_in(patches, target)
-    near, wide = likenesses(source, pixels, centres, TRIED * keep, WIDE)
-    matches = compare(layers_of(source), pixels, centres, centres[:, :, None] + near.offset, near.linear)
+    near, wide = likenesses(ground.low, pixels, centres, TRIED * keep, WIDE)
+    matches = compare(ground.layers, pixels, centres, centres[:, :, None] + near.offset, near.linear)
     return Looks(matches.best(keep, centres), wide, grey_of(pixels).var(-1))
 
 
 def grey_of(pixels: Float[Tensor, "b p 3 s"]) -> Float[Tensor, "b p s"]:
     """Brightness of the pixels of patches."""
     return torch.einsum("bpcs,c->bps", pixels, pixels.new_tensor(LUMA))
-
-
-def layers_of(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 6 h w"]:
-    """Colours, brightness and its gradient."""
-    return torch.cat((source, grey_and_gradient(source)), dim=1)
 
 
 def compare(

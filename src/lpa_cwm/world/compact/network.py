@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.world.compact.context import Context, unit_groups
-from lpa_cwm.world.compact.match import Looks, layers_of, match
+from lpa_cwm.world.compact.match import Ground, Looks, match
 from lpa_cwm.world.compact.patches import PATCH, patch_centres, pixels_in
 from lpa_cwm.world.compact.propagate import Propagator
 from lpa_cwm.world.compact.read import Reader
@@ -40,8 +40,7 @@ class View:
     source: Float[Tensor, "b 3 h w"]
     fine: Float[Tensor, "b f h2 w2"]
     coarse: Float[Tensor, "b c h4 w4"]
-    layers: Float[Tensor, "b 6 h w"]
-    """What patches are compared with."""
+    ground: Ground
 
 
 class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
@@ -60,13 +59,13 @@ class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         fine, coarse = self.context(source)
         compared, plain = coarse.split((self.shape.compared, self.shape.plain), dim=1)
         coarse = torch.cat((unit_groups(compared, self.shape.groups), plain), dim=1)
-        return View(source, fine, coarse, layers_of(source))
+        return View(source, fine, coarse, Ground.of(source))
 
     def infer(self, view: View, looks: Looks, target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]) -> Drawing:
         """How the target is drawn, given the looks of its visible patches; only visible pixels of it are used."""
         hw = (target.shape[-2], target.shape[-1])
         centres = patch_centres(hw, target.device)[visible]
-        matches = follow(looks, view.layers, pixels_in(visible, target), centres)
+        matches = follow(looks, view.ground.layers, pixels_in(visible, target), centres)
         voters = self.reader(matches, looks.detail, centres, view.coarse, self.shape.voices)
         motions = self.propagator(voters, hw, view.coarse)
         shown = pixels_of(patch_mask(visible, hw), hw).to(target.dtype)[:, None]
@@ -76,8 +75,9 @@ class Network(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         self, source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]
     ) -> Drawing:
         """The drawing from frames and the numbers of the visible patches."""
-        looks = match(source, target, visible, self.shape.hypotheses)
-        return self.infer(self.look(source), looks, target, visible)
+        view = self.look(source)
+        looks = match(view.ground, target, visible, self.shape.hypotheses)
+        return self.infer(view, looks, target, visible)
 
 
 def patch_mask(patches: Int[Tensor, "b n"], hw: tuple[int, int]) -> Bool[Tensor, "b p"]:

@@ -19,6 +19,7 @@ from lpa_cwm.world.compact.network import Network, View, pixels_of
 from lpa_cwm.world.compact.patches import PATCH
 from lpa_cwm.world.compact.propagate import Motions
 from lpa_cwm.world.compact.render import Drawing, draw
+from lpa_cwm.world.remember import digest
 
 FILE = "world-compact.safetensors"
 USE = "wider turns"
@@ -55,6 +56,7 @@ class CompactWorld:
     patch: int = PATCH
     passes: int = COMPACT_PASSES
     """Re-evaluations unless a method says otherwise."""
+    _last: tuple[str, View] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def load(cls, weights: Path | None = None, intervention: Intervention = "content") -> "CompactWorld":
@@ -70,11 +72,19 @@ class CompactWorld:
     @torch.no_grad()
     def observe(self, source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"]) -> Scene:
         """Describe the source, and find where each target patch by itself may come from."""
+        view = self.view(source)
+        patches = torch.arange((target.shape[-2] // PATCH) * (target.shape[-1] // PATCH), device=target.device)
+        looks = match(view.ground, target[None], patches[None], self.network.shape.hypotheses)
+        return Scene(target[None], view, looks)
+
+    def view(self, source: Float[Tensor, "3 h w"]) -> View:
+        """The source as the network sees it; the last one is kept, for a tracker asks about one frame many times."""
         self.network.to(source.device)
-        pair = source[None], target[None]
-        patches = torch.arange((source.shape[-2] // PATCH) * (source.shape[-1] // PATCH), device=source.device)
-        looks = match(*pair, patches[None], self.network.shape.hypotheses)
-        return Scene(pair[1], self.network.look(pair[0]), looks)
+        key = f"{source.device} {digest(source)}"
+        last = self._last
+        if last is None or last[0] != key:
+            self._last = last = key, self.network.look(source[None])
+        return last[1]
 
     @torch.no_grad()
     def imagine(self, scene: Scene, hidden: Bool[Tensor, "m p"]) -> Factual:
