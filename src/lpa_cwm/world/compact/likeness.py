@@ -28,7 +28,7 @@ FLOOR = 2e-4
 TURNS = (32.0, 65.0)
 """Degrees, either way."""
 GROWTHS = (-0.25, 0.33)
-"""A patch that is turned or stretched by half a step from the next of these shapes still looks like it."""
+"""With turns and growths half a step away a patch still looks as it would there."""
 SHAPED = 0.1
 """Relative rise of the error where a patch is turned or stretched, which gives chance more to choose from."""
 AT_ONCE = 32
@@ -37,9 +37,9 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Low:
-    """Low frequencies of a source at all positions; those of the same place within their blocks are together.
+    """Low frequencies of a source at all positions, in an order in which block minima are elementwise.
 
-    So block minima are elementwise.
+    First the positions of the same place within their blocks, then the blocks.
     """
 
     found: Float[Tensor, "b v d s"]

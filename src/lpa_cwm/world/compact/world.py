@@ -77,6 +77,7 @@ class CompactWorld:
         looks = match(view.ground, target[None], patches[None], self.network.shape.hypotheses)
         return Scene(target[None], view, looks)
 
+    @torch.no_grad()
     def view(self, source: Float[Tensor, "3 h w"]) -> View:
         """The source as the network sees it; the last one is kept, for a tracker asks about one frame many times."""
         self.network.to(source.device)
