@@ -17,10 +17,8 @@ STRIDE = 2
 """Spacing of the positions, in pixels."""
 BLOCK = 4
 """Side of the squares of positions of which only the best is kept."""
-FURTHER = 0.03
-"""Relative rise of the error per pixel of motion: among the chance likenesses of noise a near one is preferred."""
-WIDER = 0.003
-"""The same where a likeness counts only if others agree with it."""
+FURTHER = 0.002
+"""Relative rise of the error per pixel of motion: of two likenesses that are as good the near one is preferred."""
 MEAN = 0.1
 """Weight of a patch's means among its low frequencies: light changes them."""
 FLOOR = 2e-4
@@ -118,29 +116,23 @@ def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
 
 
 def likenesses(
-    low: Low,
-    pixels: Float[Tensor, "b p 3 s"],
-    centres: Float[Tensor, "b p 2"],
-    near: int,
-    wide: int,
-) -> tuple[Likenesses, Float[Tensor, "b p k 2"]]:
-    """The best `near` places of each patch, and offsets of the best `wide` ones, for which distance hardly counts."""
+    low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor, "b p 2"], keep: int
+) -> Likenesses:
+    """The `keep` best places of each patch."""
     found, positions = low.found, low.place
     # Squared distances, and the floor, as one product.
     wanted = torch.einsum("bpcs,dcs->bpd", pixels, smooth_basis(found.device).flatten(2))
     lengths = wanted.square().sum(-1, keepdim=True) + 3 * PATCH**2 * FLOOR
     wanted = torch.cat((-2 * wanted, torch.ones_like(lengths), lengths), dim=-1)
-    best: tuple[list[Tensor], list[Tensor]] = ([], [])
+    best = []
     for some, places in zip(wanted.split(AT_ONCE, dim=1), centres.split(AT_ONCE, dim=1), strict=True):
         cost = some @ found[:, 0]
         for shape in found[:, 1:].unbind(1):
             torch.minimum(cost, some @ shape, out=cost)
         far = torch.cdist(places, positions.expand(len(found), -1, -1))
-        best[0].append(best_of_blocks(cost * (1 + FURTHER * far), near))
-        best[1].append(best_of_blocks(cost * (1 + WIDER * far), wide))
-    numbers = [torch.cat(parts, dim=1) for parts in best]
-    first, second = (positions[some] - centres[:, :, None] for some in numbers)
-    return Likenesses(first, shaped(wanted, found, numbers[0])), second
+        best.append(best_of_blocks(cost * (1 + FURTHER * far), keep))
+    numbers = torch.cat(best, dim=1)
+    return Likenesses(positions[numbers] - centres[:, :, None], shaped(wanted, found, numbers))
 
 
 def best_of_blocks(cost: Float[Tensor, "b p s"], keep: int) -> Int[Tensor, "b p k"]:

@@ -21,7 +21,7 @@ COLOUR = 0.01
 TRIED = 3
 """Likenesses that are compared pixel by pixel, for each hypothesis that is kept."""
 WIDE = 6
-"""Likenesses, near or far, that are kept for the search for motions that many patches share."""
+"""The best likenesses, which are kept for the search for motions that many patches share."""
 LUMA = (0.299, 0.587, 0.114)
 
 
@@ -88,7 +88,7 @@ class Looks:
 
     matches: Matches
     likeness: Float[Tensor, "b p w 2"]
-    """Offsets of the places that look most alike, near or far: whole steps of the coarse search."""
+    """Offsets of the places that look most alike: whole steps of the coarse search."""
     detail: Float[Tensor, "b p"]
     """Variance of the patch's grey values."""
 
@@ -174,9 +174,9 @@ def match(ground: Ground, target: Float[Tensor, "b 3 h w"], patches: Int[Tensor,
     hw = (target.shape[-2], target.shape[-1])
     centres = patch_centres(hw, target.device)[patches]
     pixels = pixels_in(patches, target)
-    near, wide = likenesses(ground.low, pixels, centres, TRIED * keep, WIDE)
-    matches = compare(ground.layers, pixels, centres, centres[:, :, None] + near.offset, near.linear)
-    return Looks(matches.best(keep, centres), wide, grey_of(pixels).var(-1))
+    alike = likenesses(ground.low, pixels, centres, TRIED * keep)
+    matches = compare(ground.layers, pixels, centres, centres[:, :, None] + alike.offset, alike.linear)
+    return Looks(matches.best(keep, centres), alike.offset[:, :, :WIDE], grey_of(pixels).var(-1))
 
 
 def grey_of(pixels: Float[Tensor, "b p 3 s"]) -> Float[Tensor, "b p s"]:
