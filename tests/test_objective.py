@@ -63,7 +63,7 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
 
 
 def test_visibility_by_hand():
-    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count as often as asked."""
+    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count as asked."""
     strength = torch.tensor([[0.0, 0.1], [0.0, 0.1]])
     weights = torch.tensor([[0.5, 0.5], [0.4, 0.6]])
     seen = torch.tensor([True, True])

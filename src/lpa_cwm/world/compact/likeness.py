@@ -115,9 +115,7 @@ def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
     return found * dearer[:, None, None, None]
 
 
-def likenesses(
-    low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor, "b p 2"], keep: int
-) -> Likenesses:
+def likenesses(low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor, "b p 2"], keep: int) -> Likenesses:
     """The `keep` best places of each patch."""
     found, positions = low.found, low.place
     # Squared distances, and the floor, as one product.

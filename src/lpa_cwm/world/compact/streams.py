@@ -1,6 +1,6 @@
 """Motions that many visible patches share, such as the camera's: found by vote; every patch is compared along them.
 
-By itself a patch knows its origin among a few chance likenesses. A stream says where to look and how the patch is turned
+By itself a patch finds its origin among chance likenesses. A stream says where to look and how the patch is turned
 there. Rest is a stream that needs no finding.
 """
 
