@@ -35,7 +35,7 @@ def test_each_term_by_hand():
     paper = divergence + 2 * coordinate + 0.2 * best
     assert Objective(0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
     assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper, rel=1e-5)
-    assert Objective()(*given).item() == pytest.approx(paper + 4 * 8 * math.log(2), rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + 4 * 4 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -55,7 +55,7 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
     assert rest(scores, peak, end, strength).item() == pytest.approx(alone.item(), rel=1e-5)
     whole = Objective()(scores, peak, end, strength)
     seen = torch.tensor([True, False])
-    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen, 8.0)
+    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen, 4.0)
     assert whole.item() == pytest.approx(both.item(), rel=1e-5)
     whole.backward()
     assert scores.grad is not None

@@ -40,7 +40,7 @@ class TrainLpa:
     """Weight of the best-candidate term."""
     visibility: float = 4.0
     """Weight of the visibility term, which needs hidden points in the cache; 0 is the paper's objective."""
-    seen: float = 8.0
+    seen: float = 4.0
     """Weight of a seen point against a hidden one in the visibility term: more, and fewer seen points are missed."""
     start: Path | None = None
     """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
