@@ -17,8 +17,11 @@ STRIDE = 2
 """Spacing of the positions, in pixels."""
 BLOCK = 4
 """Side of the squares of positions of which only the best is kept."""
-FURTHER = 0.002
-"""Relative rise of the error per pixel of motion: of two likenesses that are as good the near one is preferred."""
+FURTHER = 0.2
+"""Relative rise of the error wherever the motion, in pixels and one more, grows by a factor of e.
+
+Among the chance likenesses of noise a near one is preferred, but of two far ones the nearer hardly.
+"""
 MEAN = 0.1
 """Weight of a patch's means among its low frequencies: light changes them."""
 FLOOR = 2e-4
@@ -111,8 +114,8 @@ def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
     found = F.conv2d(around, kernels.flatten(0, 1), stride=STRIDE).unflatten(1, kernels.shape[:2])
     found = found[..., : found.shape[-2] // BLOCK * BLOCK, : found.shape[-1] // BLOCK * BLOCK]
     found = torch.cat((found, found.square().sum(2, keepdim=True), torch.ones_like(found[:, :, :1])), dim=2)
-    dearer = 1 + SHAPED * (torch.arange(len(kernels), device=source.device) > 0)
-    return found * dearer[:, None, None, None]
+    shaped = 1 + SHAPED * (torch.arange(len(kernels), device=source.device) > 0)
+    return found * shaped[:, None, None, None]
 
 
 def likenesses(low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor, "b p 2"], keep: int) -> Likenesses:
@@ -128,9 +131,14 @@ def likenesses(low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor
         for shape in found[:, 1:].unbind(1):
             torch.minimum(cost, some @ shape, out=cost)
         far = torch.cdist(places, positions.expand(len(found), -1, -1))
-        best.append(best_of_blocks(cost * (1 + FURTHER * far), keep))
+        best.append(best_of_blocks(cost * dearer(far), keep))
     numbers = torch.cat(best, dim=1)
     return Likenesses(positions[numbers] - centres[:, :, None], shaped(wanted, found, numbers))
+
+
+def dearer(far: Tensor) -> Tensor:
+    """By what an error is multiplied so many pixels away."""
+    return 1 + FURTHER * far.log1p()
 
 
 def best_of_blocks(cost: Float[Tensor, "b p s"], keep: int) -> Int[Tensor, "b p k"]:

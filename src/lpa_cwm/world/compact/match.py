@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.sampling import read
-from lpa_cwm.world.compact.likeness import FLOOR, FURTHER, Low, likenesses
+from lpa_cwm.world.compact.likeness import FLOOR, Low, dearer, likenesses
 from lpa_cwm.world.compact.patches import PATCH, patch_centres, patch_grid, pixels_in
 
 COLOUR = 0.01
@@ -47,7 +47,7 @@ class Matches:
     @property
     def cost(self) -> Float[Tensor, "b p k"]:
         """What the best are chosen by."""
-        return (self.shape_error + COLOUR * self.colour_error + FLOOR) * (1 + FURTHER * self.away)
+        return (self.shape_error + COLOUR * self.colour_error + FLOOR) * dearer(self.away)
 
     def best(self, keep: int, centres: Float[Tensor, "b p 2"]) -> "Matches":
         """The cheapest, those within a pixel of a cheaper one last and with an error out of reach."""

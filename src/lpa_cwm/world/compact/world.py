@@ -22,7 +22,7 @@ from lpa_cwm.world.compact.render import Drawing, draw
 from lpa_cwm.world.remember import digest
 
 FILE = "world-compact.safetensors"
-USE = "far origins"
+USE = "heavy-tailed motion"
 """To be renamed whenever the same weights come to give other answers: results are kept apart by it."""
 Intervention = Literal["content", "total"]
 
