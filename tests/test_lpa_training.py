@@ -95,16 +95,6 @@ def test_cached_inputs_are_what_the_adjudicator_sees(folder):
     torch.testing.assert_close(groups.analytic.sum(1), torch.ones(len(groups)))
 
 
-def test_queries_of_the_first_frame_at_all_gaps():
-    source = correspondences(24, pairs=4, first=True)
-    asked = [pair for video in range(24) for pair in source.of(video)]
-    assert {pair.identity[1] for pair in asked} == {0}
-    assert {pair.identity[2] for pair in asked} == {1, 2, 3, 4}
-    for pair in asked:
-        truth = source.dataset[source.videos.index(pair.identity[0])].truth.xy
-        assert all((truth[:, 0] == xy).all(1).any() for xy in pair.xy)
-
-
 def test_shards_together_are_the_whole(folder, tmp_path):
     for index in range(2):
         list(cache(job(), tmp_path, shard=Shard(index + 1, 2)))

@@ -35,7 +35,7 @@ def test_each_term_by_hand():
     paper = divergence + 2 * coordinate + 0.2 * best
     assert Objective(0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
     assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper, rel=1e-5)
-    assert Objective()(*given).item() == pytest.approx(paper + 4 * 4 * math.log(2), rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + 16 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -55,7 +55,7 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
     assert rest(scores, peak, end, strength).item() == pytest.approx(alone.item(), rel=1e-5)
     whole = Objective()(scores, peak, end, strength)
     seen = torch.tensor([True, False])
-    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen, 4.0)
+    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen)
     assert whole.item() == pytest.approx(both.item(), rel=1e-5)
     whole.backward()
     assert scores.grad is not None
@@ -63,19 +63,19 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
 
 
 def test_visibility_by_hand():
-    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count as asked."""
+    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count fourfold."""
     strength = torch.tensor([[0.0, 0.1], [0.0, 0.1]])
     weights = torch.tensor([[0.5, 0.5], [0.4, 0.6]])
     seen = torch.tensor([True, True])
     even, more = math.log(2), math.log(1 + math.exp(-1))
-    assert visibility_loss(weights, strength, seen, 4.0).item() == pytest.approx(2 * (even + more), rel=1e-5)
-    assert visibility_loss(weights, strength, ~seen, 4.0).item() == pytest.approx((even + more + 1) / 2, rel=1e-5)
+    assert visibility_loss(weights, strength, seen).item() == pytest.approx(2 * (even + more), rel=1e-5)
+    assert visibility_loss(weights, strength, ~seen).item() == pytest.approx((even + more + 1) / 2, rel=1e-5)
 
 
 def test_visibility_makes_seen_points_strong_and_hidden_ones_weak():
     strength = torch.tensor([[0.02, 0.08], [0.02, 0.08]])
     scores = torch.zeros(2, 2, requires_grad=True)
-    visibility_loss(scores.softmax(1), strength, torch.tensor([True, False]), 1.0).backward()
+    visibility_loss(scores.softmax(1), strength, torch.tensor([True, False])).backward()
     assert scores.grad is not None
     towards = -scores.grad
     assert towards[0, 1] > towards[0, 0]

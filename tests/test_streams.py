@@ -133,7 +133,7 @@ def test_along_a_stream_patches_find_what_they_miss_alone():
     linear, shift = similarity(48, 1.15), (30.0, -25.0)
     source = texture(8)
     target = moved(source, linear, shift)
-    target = target + 0.15 * torch.randn(target.shape, generator=torch.Generator().manual_seed(4))
+    target = target + 0.2 * torch.randn(target.shape, generator=torch.Generator().manual_seed(4))
     centres = patch_centres(HW)
     offset = truth(centres, linear, shift)
     inner = ((centres + offset - SIZE / 2).abs() < SIZE / 2 - 10).all(1).nonzero()[:, 0]
@@ -144,5 +144,5 @@ def test_along_a_stream_patches_find_what_they_miss_alone():
     def share(matches):
         return ((matches.offset[0, :, 0] - offset[visible[0]]).norm(dim=-1) < 1).float().mean()
 
-    assert share(found) > share(looks.matches) + 0.2
+    assert share(found) > share(looks.matches) + 0.3
     assert found.offset.shape == looks.matches.offset.shape

@@ -37,8 +37,6 @@ class Cache:
     """Most further queries per pair that are hidden in the target frame; annotated videos only."""
     gaps: tuple[int, int] = (1, 12)
     """Fewest and most frames between source and target; records give adjacent frames only."""
-    first: bool = False
-    """Ask from the first frame of each video, as the tracker mostly does; annotated videos only."""
     shard: str = "1/1"
     """Do every n-th video, beginning with the i-th: i/n."""
     device: str = "cpu"
@@ -76,7 +74,7 @@ class Cache:
 
     def settings(self) -> dict[str, Any]:
         """What the files depend on."""
-        numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden", "first")}
+        numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden")}
         numbers["gaps"] = list(self.gaps)
         weights = {"shipped_weights": shipped(self.world, self.score)}
         return {"dataset": self.dataset.name, "world": self.world, "score": self.score, **weights, **numbers}
@@ -99,5 +97,4 @@ class Cache:
             clips = MoviClips.of(self.dataset, "train", "*.tfrecord-*")
             return RecordCorrespondences(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)
-        asked = self.pairs, self.queries, self.gaps, self.hidden, self.first
-        return TrackCorrespondences(dataset, dataset.names, *asked)
+        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)

@@ -40,8 +40,6 @@ class TrainLpa:
     """Weight of the best-candidate term."""
     visibility: float = 4.0
     """Weight of the visibility term, which needs hidden points in the cache; 0 is the paper's objective."""
-    seen: float = 4.0
-    """Weight of a seen point against a hidden one in the visibility term: more, and fewer seen points are missed."""
     start: Path | None = None
     """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
     device: str = "cpu"
@@ -62,7 +60,7 @@ class TrainLpa:
             clip=self.clip,
             interaction=self.interaction,
             visual=self.visual,
-            objective=Objective(self.coordinate, self.best, self.visibility, self.seen),
+            objective=Objective(self.coordinate, self.best, self.visibility),
             start=digest_of([self.start]) if self.start else "",
         )
         print(fit(self.cache, self.out, recipe, self.device, self.begun()))

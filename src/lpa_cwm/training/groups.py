@@ -57,8 +57,6 @@ class TrackCorrespondences:
     """Fewest and most frames between source and target; the tracker asks from the query's frame, not the last one."""
     hidden: int = 0
     """Most further queries per pair that are hidden in the target: about these no candidate is right."""
-    first: bool = False
-    """Ask from the video's first frame, as the tracker mostly does: there a simulated scene moves most."""
     motion: float = 0.5
     """Least motion in pixels."""
 
@@ -80,7 +78,7 @@ class TrackCorrespondences:
         """A source frame and a later target frame."""
         least, most = (min(gap, length - 1) for gap in self.gaps)
         gap = int(torch.randint(least, most + 1, (), generator=draw))
-        source = 0 if self.first else int(torch.randint(0, length - gap, (), generator=draw))
+        source = int(torch.randint(0, length - gap, (), generator=draw))
         return source, source + gap
 
     def moving(self, sample: Sample, source: int, target: int, draw: torch.Generator) -> Int[Tensor, "k"]:

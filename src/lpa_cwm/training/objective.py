@@ -13,6 +13,8 @@ from lpa_cwm.config import Method
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
 VISIBLE_FROM = Method().visible_from
+SEEN = 4.0
+"""Weight of a seen point against a hidden one: of the cached points a quarter is hidden, in videos one in 13."""
 SOFTNESS = 0.01
 """Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
 
@@ -25,11 +27,6 @@ class Objective:
     best: float = 0.2
     visibility: float = 4.0
     """Not in the paper, where weights have no part in visibility; with a first look alone they have."""
-    seen: float = 4.0
-    """Weight of a seen point against a hidden one in the visibility term: more, and fewer seen points are missed.
-
-    Of the cached points a quarter is hidden, in videos one in 13.
-    """
 
     def __call__(
         self,
@@ -47,7 +44,7 @@ class Objective:
         if seen.any():
             loss = loss + self.localisation(scores[seen], peak[seen], end[seen])
         if self.visibility:
-            loss = loss + self.visibility * visibility_loss(scores.softmax(1), strength, seen, self.seen)
+            loss = loss + self.visibility * visibility_loss(scores.softmax(1), strength, seen)
         return loss
 
     def localisation(
@@ -64,11 +61,11 @@ class Objective:
 
 
 def visibility_loss(
-    weights: Float[Tensor, "n m"], strength: Float[Tensor, "n m"], seen: Bool[Tensor, "n"], preferred: float
+    weights: Float[Tensor, "n m"], strength: Float[Tensor, "n m"], seen: Bool[Tensor, "n"]
 ) -> Float[Tensor, ""]:
     """The rule that a point is seen if its weighted strength reaches the threshold, with a soft step."""
     odds = ((weights * strength).sum(1) - VISIBLE_FROM) / SOFTNESS
-    return F.binary_cross_entropy_with_logits(odds, seen.to(odds), pos_weight=odds.new_tensor(preferred))
+    return F.binary_cross_entropy_with_logits(odds, seen.to(odds), pos_weight=odds.new_tensor(SEEN))
 
 
 def soft_targets(errors: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:

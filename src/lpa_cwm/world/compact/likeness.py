@@ -114,8 +114,8 @@ def describe(source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b v d i j"]:
     found = F.conv2d(around, kernels.flatten(0, 1), stride=STRIDE).unflatten(1, kernels.shape[:2])
     found = found[..., : found.shape[-2] // BLOCK * BLOCK, : found.shape[-1] // BLOCK * BLOCK]
     found = torch.cat((found, found.square().sum(2, keepdim=True), torch.ones_like(found[:, :, :1])), dim=2)
-    shaped = 1 + SHAPED * (torch.arange(len(kernels), device=source.device) > 0)
-    return found * shaped[:, None, None, None]
+    price = 1 + SHAPED * (torch.arange(len(kernels), device=source.device) > 0)
+    return found * price[:, None, None, None]
 
 
 def likenesses(low: Low, pixels: Float[Tensor, "b p 3 s"], centres: Float[Tensor, "b p 2"], keep: int) -> Likenesses:
