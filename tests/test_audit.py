@@ -1,11 +1,14 @@
 """The mechanism audit on groups whose answers are known by heart."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from lpa_cwm.adjudicate.evidence import STRENGTH
 from lpa_cwm.cli import main
-from lpa_cwm.experiments.audit import BEST, audit, by_video, gap_closed, hits
-from lpa_cwm.report.audit import draw, table
+from lpa_cwm.experiments.audit import BEST, audit, by_video, counts_of_right, gap_closed, hits
+from lpa_cwm.report.audit import choice, draw, table
 from lpa_cwm.training.evidence_cache import Groups
 
 
@@ -45,8 +48,29 @@ def test_figures_by_hand():
     assert beliefs["lpa"].hit.value == pytest.approx((1 + 0) / 2)
     assert beliefs["uniform"].hit.value == pytest.approx(1 / 3)
     assert beliefs["uniform"].support.value == pytest.approx(3)
+    # Right are those 0 and 3 pixels away: all that is believed in video a, nothing in video b.
+    assert beliefs["lpa"].right.value == pytest.approx((1 + 0) / 2)
+    assert beliefs["uniform"].right.value == pytest.approx(2 / 3)
     assert [e.value for e in beliefs["lpa"].by_rank] == pytest.approx([0.35, 0.15, 0.5])
     assert [e.value for e in beliefs[BEST].by_rank] == pytest.approx([1, 0, 0])
+
+
+def test_seen_is_what_the_believed_candidates_say():
+    strong = torch.zeros(3, 3, 16)
+    # The best candidates of two groups answer, so the oracle sees those; their mean is too weak.
+    strong[0, 0, STRENGTH] = strong[1, 1, STRENGTH] = 0.12
+    beliefs = audit(replace(EXAMPLE, statistics=strong), VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
+    assert [beliefs[name].seen.value for name in ("uniform", "lpa", BEST)] == pytest.approx([0, 0.5, 0.5])
+    assert replace(EXAMPLE, statistics=strong).strength[0].tolist() == pytest.approx([0.12, 0, 0])
+
+
+def test_where_there_is_something_to_choose():
+    far = groups(PEAK + torch.tensor([[[0.0, 0.0]], [[0.0, 5.0]], [[0.0, -30.0]]]), EXAMPLE.end)
+    assert counts_of_right(EXAMPLE) == [0, 0, 3, 0]
+    assert counts_of_right(far) == [2, 0, 1, 0]
+    assert choice([2, 0, 1, 0]) == (
+        "Candidates within 4 px: none in 66.7% of the groups, some in 33.3%, all 3 in 0.0%."
+    )
 
 
 def test_ties_hit_by_chance():

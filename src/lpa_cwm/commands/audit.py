@@ -28,11 +28,11 @@ class Audit:
         import torch
 
         from lpa_cwm.errors import InputError
-        from lpa_cwm.experiments.audit import audit
+        from lpa_cwm.experiments.audit import audit, counts_of_right
         from lpa_cwm.files import figure_path
         from lpa_cwm.hub import load_learned, packaged_lpa
         from lpa_cwm.metrics.measures import plain
-        from lpa_cwm.report.audit import draw, table
+        from lpa_cwm.report.audit import choice, draw, table
         from lpa_cwm.training.evidence_cache import read
         from lpa_cwm.training.lpa import weigh
 
@@ -48,14 +48,16 @@ class Audit:
             "apa": groups.analytic,
             "lpa": weigh(load_learned(self.weights or packaged_lpa()), groups, torch.arange(len(groups))),
         }
-        beliefs = audit(groups, videos, weights)
+        beliefs, right = audit(groups, videos, weights), counts_of_right(groups)
         if figure:
             draw(beliefs, figure)
         if self.json:
-            counted = {"groups": len(groups), "videos": len(set(videos)), "written": self.out and str(self.out)}
+            counted = {"groups": len(groups), "videos": len(set(videos)), "right": right}
+            counted["written"] = self.out and str(self.out)
             print(json.dumps(counted | {"beliefs": {name: plain(asdict(belief)) for name, belief in beliefs.items()}}))
             return
         print(f"{len(groups)} groups of {len(set(videos))} videos")
         print(table(beliefs))
+        print(choice(right))
         if self.out:
             print(self.out)

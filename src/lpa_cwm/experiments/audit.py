@@ -12,9 +12,11 @@ from torch import Tensor
 from lpa_cwm.metrics.summary import Estimate, estimates
 from lpa_cwm.probe import effective
 from lpa_cwm.training.evidence_cache import Groups
-from lpa_cwm.training.objective import endpoint_error
+from lpa_cwm.training.objective import VISIBLE_FROM, endpoint_error
 
 BEST = "best of M"
+RIGHT = 4.0
+"""Pixels within which a candidate is right; so it is for a track in CTS4."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Belief:
     """How often the heaviest candidate is the best one; equal weights hit by chance."""
     support: Estimate
     """Effective number of candidates."""
+    right: Estimate
+    """Weight of the candidates that are right."""
+    seen: Estimate
+    """How often the weighted strength says that the point, which is visible, is seen."""
     by_rank: list[Estimate]
     """Mean weight of the candidate of each true rank, best first."""
 
@@ -53,7 +59,7 @@ def by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.ndarra
 
 def audit(groups: Groups, videos: list[str], weights: Mapping[str, Float[Tensor, "g m"]]) -> dict[str, Belief]:
     """Beliefs of several adjudicators and of the oracle that knows the best candidate."""
-    errors = (groups.peak - groups.end[:, None]).norm(dim=-1)
+    errors = groups.errors
     oracle = torch.nn.functional.one_hot(errors.argmin(1), errors.shape[1]).to(errors)
     return {name: believe(groups, videos, errors, w) for name, w in {**weights, BEST: oracle}.items()}
 
@@ -65,12 +71,20 @@ def believe(groups: Groups, videos: list[str], errors: Tensor, weights: Float[Te
             endpoint_error(weights, groups.peak, groups.end)[:, None],
             hits(weights, errors)[:, None],
             effective(weights)[:, None],
+            (weights * (errors < RIGHT)).sum(1, keepdim=True),
+            ((weights * groups.strength).sum(1, keepdim=True) >= VISIBLE_FROM).to(weights),
             weights.gather(1, ranks(errors)),
         ),
         dim=1,
     )
-    error, hit, support, *by_rank = estimates(by_video(columns, videos))
-    return Belief(error, hit, support, by_rank)
+    error, hit, support, right, seen, *by_rank = estimates(by_video(columns, videos))
+    return Belief(error, hit, support, right, seen, by_rank)
+
+
+def counts_of_right(groups: Groups) -> list[int]:
+    """How many groups have no right candidate, one, two, and so on: with none or all of them there is no choice."""
+    right = groups.errors < RIGHT
+    return torch.bincount(right.sum(1), minlength=right.shape[1] + 1).tolist()
 
 
 def gap_closed(beliefs: Mapping[str, Belief], name: str, reference: str = "uniform") -> float:

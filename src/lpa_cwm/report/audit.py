@@ -1,10 +1,10 @@
 """The figure and the table of a mechanism audit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lpa_cwm.errors import need
-from lpa_cwm.experiments.audit import BEST, Belief, gap_closed
+from lpa_cwm.experiments.audit import BEST, RIGHT, Belief, gap_closed
 from lpa_cwm.files import written_aside
 from lpa_cwm.metrics.summary import Estimate
 
@@ -19,13 +19,27 @@ def span(estimate: Estimate, digits: int = 2, scale: int = 1) -> str:
 
 def table(beliefs: Mapping[str, Belief]) -> str:
     """The figures as Markdown."""
-    rows = ["| adjudicator | error, px | top-1 hit, % | effective support | gap closed |", "|---|---|---|---|---|"]
+    heads = ("adjudicator", "error, px", "top-1 hit, %", "effective support", "right, %", "seen, %", "gap closed")
+    rows = [row(heads), "|---" * len(heads) + "|"]
     for name, belief in beliefs.items():
-        closed = f"{gap_closed(beliefs, name):.0%}"
-        rows.append(
-            f"| {name} | {span(belief.error)} | {span(belief.hit, 1, 100)} | {span(belief.support)} | {closed} |"
-        )
+        shares = (span(share, 1, 100) for share in (belief.right, belief.seen))
+        cells = name, span(belief.error), span(belief.hit, 1, 100), span(belief.support), *shares
+        rows.append(row((*cells, f"{gap_closed(beliefs, name):.0%}")))
     return "\n".join(rows)
+
+
+def row(cells: Iterable[str]) -> str:
+    """One line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def choice(counts: list[int]) -> str:
+    """In how many groups there is something to choose."""
+    none, *some, every = (count / sum(counts) for count in counts)
+    return (
+        f"Candidates within {RIGHT:g} px: none in {none:.1%} of the groups, some in {sum(some):.1%}, "
+        f"all {len(counts) - 1} in {every:.1%}."
+    )
 
 
 def draw(beliefs: Mapping[str, Belief], path: Path) -> None:

@@ -55,9 +55,14 @@ class Groups:
         return self.end.isfinite().all(1).nonzero()[:, 0]
 
     @property
+    def errors(self) -> Float[Tensor, "g m"]:
+        """How far each candidate's endpoint is from the truth, in pixels; NaN where the point is hidden."""
+        return (self.peak - self.end[:, None]).norm(dim=-1)
+
+    @property
     def least(self) -> Float[Tensor, "g"]:
         """Error in pixels of each group's best candidate; NaN where the point is hidden."""
-        return (self.peak - self.end[:, None]).norm(dim=-1).amin(1)
+        return self.errors.amin(1)
 
     @property
     def strength(self) -> Float[Tensor, "g m"]:
