@@ -206,6 +206,16 @@ def test_no_gradient_is_longer_than_the_clip(folder):
     assert torch.stack(gradients).norm().item() == pytest.approx(0.5, rel=1e-3)
 
 
+def test_sets_whose_candidates_disagree_are_shown_more_often(folder):
+    groups, _ = read(folder)
+    agree = groups.peak.clone()
+    agree[::2] = agree[::2, :1] + torch.rand(len(agree[::2]), 5, 2)
+    agree[1::2, 0] = agree[1::2, 1] + 20
+    groups, rows = replace(groups, peak=agree), torch.arange(len(groups))
+    assert lpa.emphasised(groups, rows, 3).bincount().tolist() == [1 if row % 2 == 0 else 3 for row in rows]
+    assert lpa.emphasised(groups, rows, 1).sort().values.equal(rows)
+
+
 def test_too_few_videos_are_refused(tmp_path):
     with pytest.raises(InputError, match="no evidence"):
         read(tmp_path)
@@ -263,6 +273,18 @@ def test_lost_points_are_kept_without_an_end():
     groups = RECORDER.record(lost[0])
     assert len(groups.seen) == 0
     assert len(lpa.reachable(groups, torch.arange(len(groups)))) == len(groups)
+
+
+def test_weights_are_selected_where_a_candidate_is_near(folder):
+    groups, videos = read(folder)
+    end = groups.end.clone()
+    end[0], end[1] = torch.nan, groups.peak[1, 0] + 500
+    groups, rows = replace(groups, end=end), torch.arange(len(groups))
+    judged = lpa.judged_by(groups, rows)
+    assert not {0, 1} & set(judged.tolist())
+    assert (groups.least[judged] <= lpa.REACHABLE).all()
+    with pytest.raises(InputError, match="better world model"):
+        lpa.judged_by(groups, rows[:2])
 
 
 def test_the_least_error_is_that_of_the_best_candidate(folder):

@@ -30,6 +30,8 @@ class TrainLpa:
     """Another seed gives another training."""
     clip: float = 1.0
     """Longest gradient; inf does not shorten any, as in the paper."""
+    choice: int = 3
+    """How often sets whose candidates disagree are shown for each time that the others are; 1 is the paper's."""
     interaction: bool = True
     """Let candidates see each other (the set transformer)."""
     visual: bool = True
@@ -58,6 +60,7 @@ class TrainLpa:
             every=self.every,
             seed=self.seed,
             clip=self.clip,
+            choice=self.choice,
             interaction=self.interaction,
             visual=self.visual,
             objective=Objective(self.coordinate, self.best, self.visibility),

@@ -31,6 +31,8 @@ AVERAGED = 0.002
 """Least share of an update in the averaged weights."""
 REACHABLE = 8.0
 """Groups whose best candidate misses by more pixels than this teach nothing: whom to believe among liars is chance."""
+ALIKE = 4.0
+"""Pixels: where candidates lie no further than this from their mean, whom to believe makes no difference."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Recipe:
     """Longest gradient: else the few sets whose candidates lie far apart decide every update."""
     interaction: bool = True
     visual: bool = True
+    choice: int = 3
+    """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
     turned: bool = True
     """Show each batch mirrored, turned and in other colours, as a key decides: eight thousand groups are few."""
     objective: Objective = field(default_factory=Objective)
@@ -118,6 +122,23 @@ def reachable(groups: Groups, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     return rows[~(groups.least[rows] > REACHABLE)]
 
 
+def judged_by(groups: Groups, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
+    """The held-out groups that select weights: their point is seen, and a candidate is worth believing."""
+    rows = held[groups.least[held] <= REACHABLE]
+    if not len(rows):
+        raise InputError(
+            f"Of {len(held)} held-out groups none has a candidate within {REACHABLE:g} pixels of a visible point; "
+            "cache some more videos, or ask a better world model."
+        )
+    return rows
+
+
+def emphasised(groups: Groups, rows: Int[Tensor, "k"], choice: int) -> Int[Tensor, "j"]:
+    """Some groups, those whose candidates disagree `choice` times: most others are easy and teach little."""
+    spread = (groups.peak[rows] - groups.peak[rows].mean(1, keepdim=True)).norm(dim=-1).amax(1)
+    return torch.cat((rows[spread <= ALIKE], rows[spread > ALIKE].repeat(choice)))
+
+
 def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
     """One update; candidate order and dropout are functions of the step."""
     device = state.network.mean.device
@@ -155,7 +176,7 @@ def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int =
 
 
 def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
-    """Mean weighted-coordinate error on groups whose point is seen."""
+    """Mean weighted-coordinate error."""
     return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
 
 
@@ -188,7 +209,8 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
     stored = checkpoint.load(out / "checkpoint.pt", identity)
     if stored is not None:
         state.restore(stored)
-    train, held = reachable(groups, train), held[groups.end[held].isfinite().all(1)]
+    train = emphasised(groups, reachable(groups, train), recipe.choice)
+    held = judged_by(groups, held)
     log = Log(out / "log.jsonl", state.step)
     for step in progress(range(state.step, recipe.steps), recipe.steps - state.step, "LPA"):
         state.step = step
@@ -201,7 +223,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
                 state.best = error
                 state.chosen = {name: value.clone() for name, value in state.average.state_dict().items()}
             checkpoint.save(out / "checkpoint.pt", identity, state.dump())
-    return export(state, out, len(train))
+    return export(state, out, len(train.unique()))
 
 
 def export(state: State, out: Path, trained_on: int) -> Path:
