@@ -43,7 +43,7 @@ def choice(counts: list[int]) -> str:
 
 
 def draw(beliefs: Mapping[str, Belief], path: Path) -> None:
-    """Error in candidate space, and weight against true rank, with 95 % video-bootstrap intervals."""
+    """Error in candidate space, weight against true rank with 95 % video-bootstrap intervals, and hit rates."""
     need("matplotlib", "report")
     from matplotlib.figure import Figure
 
@@ -57,14 +57,15 @@ def draw(beliefs: Mapping[str, Belief], path: Path) -> None:
         left.annotate(f"{error.value:.2f}", (place, error.high), ha="center", va="bottom", fontsize=9)
         if name != BEST:
             numbers = range(1, len(belief.by_rank) + 1)
-            right.plot(numbers, [e.value for e in belief.by_rank], "o-", color=colour, label=name, markersize=4)
+            label = f"{name}, {belief.hit.value:.0%}"
+            right.plot(numbers, [e.value for e in belief.by_rank], "o-", color=colour, label=label, markersize=4)
             bounds = [e.low for e in belief.by_rank], [e.high for e in belief.by_rank]
             right.fill_between(numbers, *bounds, color=colour, alpha=0.18, linewidth=0)
     left.set_xticks(range(len(beliefs)), list(beliefs))
     left.set_ylabel("weighted-coordinate error, px")
     right.set_xlabel("true rank of the candidate")
     right.set_ylabel("weight")
-    right.legend(frameon=False)
+    right.legend(frameon=False, title="best one is heaviest in")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)
