@@ -276,7 +276,7 @@ def test_lost_points_are_kept_without_an_end():
 
 
 def test_weights_are_selected_where_a_candidate_is_near(folder):
-    groups, videos = read(folder)
+    groups, _ = read(folder)
     end = groups.end.clone()
     end[0], end[1] = torch.nan, groups.peak[1, 0] + 500
     groups, rows = replace(groups, end=end), torch.arange(len(groups))
