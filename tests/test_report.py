@@ -283,6 +283,13 @@ def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
     assert "data:image" not in write_report([run], tmp_path / "report").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "subset"), [("tum-rgbd/desk", "tum-rgbd"), ("hard-val-1-7", "hard"), ("movi-train-2-0", "movi"), ("a-b", "")]
+)
+def test_names_tell_subsets_and_recipes(name, subset):
+    assert results.subset_of(name) == subset
+
+
 def test_subsets_are_means_over_their_own_videos(contest, tables):
     """The videos' names begin alike, so there is no such table; renamed, each subset has its own means."""
     assert "subsets" not in tables

@@ -1,6 +1,7 @@
 """Every table of the report, from a contest's scores."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -172,11 +173,17 @@ def _paper_row(contest: Contest, scores: Scores, figure: Figure) -> Row:
     return Row((text(scores.method), text(figure.method), text(label), paper, ours, Cell(f"{gap:+.2f}", gap)))
 
 
+def subset_of(name: str) -> str:
+    """What stands before the first slash, or of a simulated clip its recipe."""
+    found = re.match(r"([^/]+?)(?:/|-(?:train|val)-\d)", name)
+    return found[1] if found else ""
+
+
 def by_subset(contest: Contest) -> Iterator[Table]:
-    """Means of the subsets that the videos' names tell, by what stands before the first slash; none if it is one."""
+    """Means of the subsets that the videos' names tell; none if it is one."""
     subsets: dict[str, list[str]] = {}
     for name in contest.methods[0].videos:
-        subsets.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
+        subsets.setdefault(subset_of(name), []).append(name)
     if len(subsets) < 2:
         return
     heads = (Column("subset", "Subset"), Column("method", "Method"), Column("videos", "videos"))
