@@ -284,7 +284,8 @@ def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "subset"), [("tum-rgbd/desk", "tum-rgbd"), ("hard-val-1-7", "hard"), ("movi-train-2-0", "movi"), ("a-b", "")]
+    ("name", "subset"),
+    [("tum-rgbd/desk", "tum-rgbd"), ("hard-val-1-7", "hard"), ("movi-train-2-0", "movi"), ("a-b", "")],
 )
 def test_names_tell_subsets_and_recipes(name, subset):
     assert results.subset_of(name) == subset
