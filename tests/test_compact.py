@@ -250,4 +250,5 @@ def test_gradients_reach_every_weight():
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().sum() > 0, name
+        # Of a number that is added to all scores alike, and lost in their softmax, there is only the rounding.
+        assert name == "reader.unary.2.bias" or parameter.grad.abs().sum() > 0, name

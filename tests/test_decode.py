@@ -73,7 +73,8 @@ def test_permuting_candidates_leaves_the_endpoint():
     order = torch.randperm(5)
     a = localise(aggregate(response, weights), Method())
     b = localise(aggregate(response[:, order], weights[:, order]), Method())
-    assert torch.equal(a, b)
+    # Sums in another order differ in the last bits, and so do answers between pixels.
+    torch.testing.assert_close(a, b)
 
 
 def test_a_window_never_collapses():

@@ -13,7 +13,8 @@ from lpa_cwm import metrics
 from lpa_cwm.errors import InputError
 from metrics_reference import plain_cmc, plain_tapvid
 
-GOLDEN = np.load(Path(__file__).parent / "golden" / "tapvid_metrics.npz")
+with np.load(Path(__file__).parent / "golden" / "tapvid_metrics.npz") as file:
+    GOLDEN = dict(file)
 DIAGONAL = 256 * math.sqrt(2)
 
 

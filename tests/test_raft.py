@@ -51,7 +51,8 @@ def test_parameter_counts(layout, count):
 @needs_shared
 @pytest.mark.parametrize("name", ["small", "sintel"])
 def test_flow_is_the_published_one(name):
-    golden = np.load(SHARED / "golden" / "raft_flow.npz")
+    with np.load(SHARED / "golden" / "raft_flow.npz") as file:
+        golden = dict(file)
     first, second = (torch.from_numpy(golden[key]).permute(2, 0, 1) for key in ("frame0", "frame1"))
     flow = RaftFlow(read_raft(fetched(f"raft-{name}.pth")), iterations=12)
     both = flow(torch.stack((first, second)), torch.stack((second, first)))

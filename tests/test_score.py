@@ -95,8 +95,8 @@ def test_predictions_of_another_program_are_scored(tmp_path, folder, pickled):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     for path in folder.glob("*.npz"):
-        arrays = np.load(path)
-        np.savez(foreign / path.name, xy=arrays["xy"], visible=arrays["visible"])
+        with np.load(path) as arrays:
+            np.savez(foreign / path.name, xy=arrays["xy"], visible=arrays["visible"])
     with pytest.raises(InputError, match="give --dataset"):
         open_subject(foreign)
     own = score(open_subject(foreign, pickled))[0]
