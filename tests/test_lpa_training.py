@@ -214,6 +214,8 @@ def test_sets_whose_candidates_disagree_are_shown_more_often(folder):
     groups, rows = replace(groups, peak=agree), torch.arange(len(groups))
     assert lpa.emphasised(groups, rows, 3).bincount().tolist() == [1 if row % 2 == 0 else 3 for row in rows]
     assert lpa.emphasised(groups, rows, 1).sort().values.equal(rows)
+    with pytest.raises(InputError, match="--choice 1"):
+        lpa.emphasised(groups, rows, 0)
 
 
 def test_too_few_videos_are_refused(tmp_path):
