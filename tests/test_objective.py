@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from lpa_cwm.training.objective import Objective, endpoint_error, soft_targets, visibility_loss, weighted_endpoint
+from lpa_cwm.training.objective import (
+    Objective,
+    answer_accuracy,
+    endpoint_error,
+    soft_targets,
+    visibility_loss,
+    weighted_endpoint,
+)
+
+PAPER = Objective(visibility=0.0, answer=0.0)
 
 
 def test_targets_fall_by_e_every_four_pixels():
@@ -18,7 +27,7 @@ def test_the_divergence_vanishes_exactly_at_the_targets():
     peak = torch.rand(6, 10, 2) * 256
     end = torch.rand(6, 2) * 256
     errors = (peak - end[:, None]).norm(dim=-1)
-    only, strength = Objective(coordinate=0.0, best=0.0, visibility=0.0), torch.rand(6, 10)
+    only, strength = Objective(coordinate=0.0, best=0.0, visibility=0.0, answer=0.0), torch.rand(6, 10)
     assert only(-errors / 4 + 3, peak, end, strength).item() == pytest.approx(0, abs=1e-5)
     assert only(-errors / 5, peak, end, strength) > 1e-4
 
@@ -33,9 +42,11 @@ def test_each_term_by_hand():
     best = math.log(2)
     given = scores, peak, end, torch.full((1, 2), 0.05)
     paper = divergence + 2 * coordinate + 0.2 * best
-    assert Objective(0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
-    assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper, rel=1e-5)
-    assert Objective()(*given).item() == pytest.approx(paper + 16 * math.log(2), rel=1e-5)
+    wrong = (1 - 0.5 * (1 + sum(1 / (1 + (10 / k) ** 6) for k in (1, 2, 4, 8, 16)) / 5)) * 20
+    assert Objective(0.0, 0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
+    assert PAPER(*given).item() == pytest.approx(paper, rel=1e-5)
+    assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper + wrong, rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + wrong + 16 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -60,6 +71,35 @@ def test_about_a_hidden_point_only_its_visibility_is_learned():
     whole.backward()
     assert scores.grad is not None
     assert scores.grad.isfinite().all()
+
+
+def test_candidates_that_agree_answer_together():
+    """Two that agree on the truth outvote a more believed one far away; each by itself would not."""
+    end = torch.tensor([[50.0, 50.0]])
+    strength, weights = torch.full((1, 3), 0.09), torch.tensor([[0.3, 0.3, 0.4]])
+    together = torch.tensor([[[50.0, 50.0], [50.0, 50.5], [90.0, 90.0]]])
+    apart = torch.tensor([[[50.0, 50.0], [50.0, 60.0], [90.0, 90.0]]])
+    assert answer_accuracy(weights, together, end, strength) > 0.95
+    assert answer_accuracy(weights, apart, end, strength) < 0.5
+
+
+def test_an_answer_is_right_as_evaluation_counts():
+    """Of one candidate alone: the share of the distances beyond its error, where the steps are soft no more."""
+    one = torch.ones(1, 1)
+    for error, share in ((0.0, 1.0), (1.4142, 0.8), (5.6569, 0.4), (60.0, 0.0)):
+        peak, end = torch.tensor([[[10.0 + error, 20.0]]]), torch.tensor([[10.0, 20.0]])
+        assert answer_accuracy(one, peak, end, one).item() == pytest.approx(share, abs=0.01)
+
+
+def test_a_strong_response_outvotes_a_weak_one():
+    peak, end = torch.tensor([[[0.0, 0.0], [100.0, 0.0]]]), torch.tensor([[0.0, 0.0]])
+    even = torch.full((1, 2), 0.5)
+    scores = torch.zeros(1, 2, requires_grad=True)
+    assert answer_accuracy(even, peak, end, torch.tensor([[0.09, 0.01]])) > 0.95
+    assert answer_accuracy(even, peak, end, torch.tensor([[0.01, 0.09]])) < 0.05
+    answer_accuracy(scores.softmax(1), peak, end, torch.full((1, 2), 0.05)).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad[0, 0] > 0 > scores.grad[0, 1]
 
 
 def test_visibility_by_hand():

@@ -41,9 +41,13 @@ class TrainLpa:
     best: float = 0.2
     """Weight of the best-candidate term."""
     visibility: float = 4.0
-    """Weight of the visibility term, which needs hidden points in the cache; 0 is the paper's objective."""
+    """Weight of the visibility term, which needs hidden points in the cache; the paper has none (0)."""
+    answer: float = 20.0
+    """Weight of the accuracy of the answer, where the weighted responses are highest; the paper has none (0)."""
     start: Path | None = None
     """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
+    autocast: bool = False
+    """Compute in bfloat16 where that is safe: faster, with slightly other weights at the end."""
     device: str = "cpu"
     """Where to compute."""
 
@@ -63,7 +67,8 @@ class TrainLpa:
             choice=self.choice,
             interaction=self.interaction,
             visual=self.visual,
-            objective=Objective(self.coordinate, self.best, self.visibility),
+            objective=Objective(self.coordinate, self.best, self.visibility, self.answer),
+            autocast=self.autocast,
             start=digest_of([self.start]) if self.start else "",
         )
         print(fit(self.cache, self.out, recipe, self.device, self.begun()))

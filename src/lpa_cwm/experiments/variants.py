@@ -31,9 +31,10 @@ VARIANTS = (
     Variant("lpa-standard", "localisation", numbers=STANDARD),
     Variant("no-interaction", "architecture", training={"interaction": False}),
     Variant("response-and-scalars", "architecture", training={"visual": False}),
-    Variant("kl-only", "objective", training={"coordinate": 0.0, "best": 0.0, "visibility": 0.0}),
-    Variant("kl-and-coordinate", "objective", training={"best": 0.0, "visibility": 0.0}),
-    Variant("kl-and-best", "objective", training={"coordinate": 0.0, "visibility": 0.0}),
-    Variant("paper-objective", "objective", training={"visibility": 0.0}),
+    Variant("kl-only", "objective", training={"coordinate": 0.0, "best": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("kl-and-coordinate", "objective", training={"best": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("kl-and-best", "objective", training={"coordinate": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("no-answer", "objective", training={"answer": 0.0}),
+    Variant("paper-objective", "objective", training={"visibility": 0.0, "answer": 0.0}),
 )
 """`uniform-windowed` is the architecture block's reference, `lpa-windowed` the full model of all three blocks."""

@@ -52,6 +52,8 @@ class Recipe:
     """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
     turned: bool = True
     """Show each batch mirrored, turned and in other colours, as a key decides: eight thousand groups are few."""
+    autocast: bool = False
+    """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)
     start: str = ""
     """Identity of the weights it begins with; none begins with random ones."""
@@ -152,10 +154,10 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
     order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
     for group in state.optimiser.param_groups:
         group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocast):
         torch.manual_seed(key("dropout", recipe.seed, state.step))
         scores = state.network.scores(local[:, order], response[:, order], context, statistics[:, order])
-    loss = recipe.objective(scores, peak[:, order], end, strength[:, order])
+    loss = recipe.objective(scores.float(), peak[:, order], end, strength[:, order])
     state.optimiser.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)

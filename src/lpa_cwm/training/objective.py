@@ -1,4 +1,4 @@
-"""What LPA is trained for: soft reliability targets and the three-term loss (Eq. 6-7), and a term for visibility."""
+"""What LPA is trained for: soft reliability targets and the three-term loss (Eq. 6-7); the answer, and visibility."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lpa_cwm.config import Method
+from lpa_cwm.metrics.declaration import THRESHOLDS
 
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
@@ -17,6 +18,13 @@ SEEN = 4.0
 """Weight of a seen point against a hidden one: of the cached points a quarter is hidden, in videos one in 13."""
 SOFTNESS = 0.01
 """Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
+
+WIDTH = 2.0
+"""Standard deviation of a response in pixels, the compact bump's: candidates nearer than this support each other."""
+RIVALRY = 0.004
+"""Difference of two heights that makes the higher one e times as likely to be the answer."""
+STEEPNESS = 6
+"""Power of the error that makes a threshold of the accuracy a soft step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class Objective:
     best: float = 0.2
     visibility: float = 4.0
     """Not in the paper, where weights have no part in visibility; with a first look alone they have."""
+    answer: float = 20.0
+    """Nor is this: targets hardly tell one pixel from three, and the mean of endpoints is never the answer."""
 
     def __call__(
         self,
@@ -35,7 +45,7 @@ class Objective:
         end: Float[Tensor, "n 2"],
         strength: Float[Tensor, "n m"],
     ) -> Float[Tensor, ""]:
-        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best) + CE(weighted strength, seen).
+        """The paper's three terms, how often the answer is wrong, and the cross-entropy of being seen or hidden.
 
         A point that is hidden has no end (NaN): about it there is nothing to be learned but that it is hidden.
         """
@@ -43,6 +53,9 @@ class Objective:
         loss = scores.sum() * 0.0
         if seen.any():
             loss = loss + self.localisation(scores[seen], peak[seen], end[seen])
+            if self.answer:
+                right = answer_accuracy(scores[seen].softmax(1), peak[seen], end[seen], strength[seen])
+                loss = loss + self.answer * (1 - right.mean())
         if self.visibility:
             loss = loss + self.visibility * visibility_loss(scores.softmax(1), strength, seen)
         return loss
@@ -50,7 +63,7 @@ class Objective:
     def localisation(
         self, scores: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"], end: Float[Tensor, "n 2"]
     ) -> Float[Tensor, ""]:
-        """The paper's three terms."""
+        """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best)."""
         errors = (peak - end[:, None]).norm(dim=-1)
         loss = F.kl_div(scores.log_softmax(1), soft_targets(errors), reduction="batchmean")
         if self.coordinate:
@@ -58,6 +71,23 @@ class Objective:
         if self.best:
             loss = loss + self.best * F.cross_entropy(scores, errors.argmin(1))
         return loss
+
+
+def answer_accuracy(
+    weights: Float[Tensor, "n m"],
+    peak: Float[Tensor, "n m 2"],
+    end: Float[Tensor, "n 2"],
+    strength: Float[Tensor, "n m"],
+) -> Float[Tensor, "n"]:
+    """Expected share of the evaluation's distances within which the answer is, with soft steps.
+
+    The answer is where the weighted responses together are highest; here one of their endpoints, by softmax.
+    """
+    near = (-torch.cdist(peak, peak).square() / (2 * WIDTH**2)).exp()
+    height = einsum(near, weights * strength, "n i j, n j -> n i")
+    errors = (peak - end[:, None]).norm(dim=-1, keepdim=True)
+    accuracy = (1 / (1 + (errors / errors.new_tensor(THRESHOLDS)) ** STEEPNESS)).mean(-1)
+    return ((height / RIVALRY).softmax(1) * accuracy).sum(1)
 
 
 def visibility_loss(
