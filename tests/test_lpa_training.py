@@ -1,5 +1,6 @@
 """Evidence cache and LPA training on toy videos: equal evidence, exact resumption, and that it learns."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -204,6 +205,20 @@ def test_no_gradient_is_longer_than_the_clip(folder):
     lpa.learn(state, groups, train[:4], lpa.Recipe(clip=0.5))
     gradients = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
     assert torch.stack(gradients).norm().item() == pytest.approx(0.5, rel=1e-3)
+
+
+def test_bfloat16_hardly_changes_an_update(folder):
+    """Weights stay in full precision; only what flows through the network is rounded."""
+    groups, videos = read(folder)
+    train, _ = lpa.held_out(videos)
+    start = Learned()
+    losses = {}
+    for autocast in (False, True):
+        state = lpa.State.begin(copy.deepcopy(start), 3e-4)
+        losses[autocast] = lpa.learn(state, groups, train[:4], lpa.Recipe(autocast=autocast))
+        assert all(parameter.dtype == torch.float32 for parameter in state.network.parameters())
+    assert losses[True] != losses[False]
+    assert losses[True] == pytest.approx(losses[False], rel=0.02)
 
 
 def test_sets_whose_candidates_disagree_are_shown_more_often(folder):
