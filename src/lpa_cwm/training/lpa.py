@@ -51,7 +51,7 @@ class Recipe:
     choice: int = 3
     """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
     turned: bool = True
-    """Show each batch mirrored, turned and in other colours, as a key decides: eight thousand groups are few."""
+    """Show each batch mirrored, turned and in other colours, as a key decides: cached groups are few."""
     autocast: bool = False
     """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpa_cwm.config import Method
 from lpa_cwm.metrics.declaration import THRESHOLDS
+from lpa_cwm.world.compact.bump import Bump
 
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
@@ -18,9 +19,8 @@ SEEN = 4.0
 """Weight of a seen point against a hidden one: of the cached points a quarter is hidden, in videos one in 13."""
 SOFTNESS = 0.01
 """Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
-
-WIDTH = 2.0
-"""Standard deviation of a response in pixels, the compact bump's: candidates nearer than this support each other."""
+WIDTH = Bump().sigma
+"""Standard deviation of a response in pixels: candidates nearer than this support each other."""
 RIVALRY = 0.004
 """Difference of two heights that makes the higher one e times as likely to be the answer."""
 STEEPNESS = 6
