@@ -64,6 +64,14 @@ def test_seen_is_what_the_believed_candidates_say():
     assert replace(EXAMPLE, statistics=strong).strength[0].tolist() == pytest.approx([0.12, 0, 0])
 
 
+def test_how_much_is_believed_changes_nothing_but_what_is_seen():
+    strong = torch.full((3, 3, 16), 0.04)
+    beliefs = audit(replace(EXAMPLE, statistics=strong), VIDEOS, {"lpa": SHARP, "more": SHARP * 1.5})
+    assert (beliefs["lpa"].seen.value, beliefs["more"].seen.value) == (0, 1)
+    for name in ("error", "hit", "support", "right"):
+        assert getattr(beliefs["more"], name).value == pytest.approx(getattr(beliefs["lpa"], name).value)
+
+
 def test_where_there_is_something_to_choose():
     far = groups(PEAK + torch.tensor([[[0.0, 0.0]], [[0.0, 5.0]], [[0.0, -30.0]]]), EXAMPLE.end)
     assert counts_of_right(EXAMPLE) == [0, 0, 3, 0]

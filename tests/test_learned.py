@@ -5,9 +5,10 @@ import torch
 from safetensors.torch import save_file
 
 from lpa_cwm import hub
-from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.adjudicate.learned import Learned, blind
 from lpa_cwm.adjudicate.uniform import uniform
 from lpa_cwm.errors import InputError
+from lpa_cwm.probe import shares
 from lpa_cwm.types import Candidates, Pair
 
 
@@ -29,6 +30,10 @@ def test_it_has_the_papers_3_000_257_parameters(network):
     assert sum(parameter.numel() for parameter in network.parameters()) == 3_000_257
 
 
+def test_sight_is_one_more_head():
+    assert sum(parameter.numel() for parameter in Learned(sight=True).parameters()) == 3_000_257 + 33_537
+
+
 def test_there_is_no_position_anywhere(network):
     assert not [name for name, _ in network.named_parameters() if "pos" in name]
 
@@ -44,6 +49,40 @@ def test_weights_are_a_distribution_and_follow_permutations(ablation):
     order = torch.randperm(5)
     permuted = adjudicator(pair, Candidates(candidates.response[:, order], candidates.peak[:, order]))
     torch.testing.assert_close(permuted, weights[:, order], atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture
+def seeing():
+    """A network whose sight is not as it begins."""
+    torch.manual_seed(4)
+    network = Learned(sight=True).eval()
+    torch.nn.init.normal_(network.sight[-1].weight)
+    return network
+
+
+def test_sight_says_how_much_is_believed_and_not_whom(seeing):
+    pair, candidates = example()
+    given = seeing(pair, candidates)
+    head, seeing.sight = seeing.sight, None
+    weights = seeing(pair, candidates)
+    torch.testing.assert_close(shares(given), weights)
+    assert ((given.sum(1) - 1).abs() > 0.05).all()
+    seeing.sight = head
+    order = torch.randperm(5)
+    permuted = seeing(pair, Candidates(candidates.response[:, order], candidates.peak[:, order]))
+    torch.testing.assert_close(permuted, given[:, order], atol=1e-5, rtol=1e-4)
+
+
+def test_sight_begins_by_changing_nothing(network):
+    pair, candidates = example()
+    before = network(pair, candidates)
+    network.sight = blind()
+    assert torch.equal(network(pair, candidates), before)
+
+
+def test_sight_travels_with_the_weights(seeing, tmp_path):
+    save_file(seeing.state_dict(), tmp_path / "lpa.safetensors")
+    assert torch.equal(hub.load_learned(tmp_path / "lpa.safetensors")(*example()), seeing(*example()))
 
 
 def test_without_interaction_a_candidates_score_ignores_the_others():

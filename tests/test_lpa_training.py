@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from lpa_cwm.adjudicate.analytic import Analytic
 from lpa_cwm.adjudicate.evidence import gather
@@ -159,7 +160,8 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     path = lpa.fit([folder], tmp_path, lpa.Recipe(steps=40, batch=16, every=20, rate=1e-3))
     groups, videos = read(folder)
     _, held = lpa.held_out(videos)
-    learned = endpoint_error(lpa.weigh(load_learned(path), groups, held), groups.peak[held], groups.end[held]).mean()
+    weights = lpa.weigh(load_learned(path), groups, held)
+    learned = endpoint_error(weights, groups.peak[held], groups.end[held]).mean()
     uniform = endpoint_error(torch.full((len(held), 5), 0.2), groups.peak[held], groups.end[held]).mean()
     assert learned < 0.6 * uniform
     errors = [json.loads(line)["held_error"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -189,10 +191,49 @@ def test_weights_of_another_network_are_no_start(folder, tmp_path, capsys):
 
 def test_visibility_is_learned_only_where_points_are_hidden(folder):
     groups, _ = read(folder)
-    assert lpa.objective_for(groups, Objective()) == Objective(visibility=0.0)
+    without = replace(lpa.Recipe(), objective=Objective(visibility=0.0), sight=False)
+    assert lpa.feasible(lpa.Recipe(), groups) == without
     end = groups.end.clone()
     end[0] = torch.nan
-    assert lpa.objective_for(replace(groups, end=end), Objective()) == Objective()
+    some = replace(groups, end=end)
+    assert lpa.feasible(lpa.Recipe(), some) == lpa.Recipe()
+    assert lpa.feasible(replace(lpa.Recipe(), objective=Objective(visibility=0.0)), some) == without
+
+
+def test_sight_is_added_to_a_network_without_it_and_learns(folder):
+    groups, videos = read(folder)
+    train, _ = lpa.held_out(videos)
+    groups = replace(groups, end=groups.end.clone(), target=groups.target.clone())
+    groups.end[train[1::2]] = torch.nan
+    groups.target[train[1::2]] = 0
+    network = lpa.fresh(lpa.Recipe(), groups, train)
+    before = lpa.weigh(network, groups, train)
+    assert lpa.sighted(network, lpa.Recipe(sight=False)).sight is None
+    network = lpa.sighted(network, lpa.Recipe())
+    assert torch.equal(lpa.weigh(network, groups, train), before)
+    state = lpa.State.begin(network.train(), 1e-3)
+    for state.step in range(30):
+        lpa.learn(state, groups, train[:16], lpa.Recipe(turned=False))
+    total = lpa.weigh(network, groups, train[:16]).sum(1)
+    assert total[0::2].mean() > 1.2 * total[1::2].mean()
+
+
+def test_a_network_with_sight_is_no_start_for_one_without(folder, tmp_path, capsys):
+    save_file(Learned(sight=True).state_dict(), tmp_path / "start.safetensors")
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "train",
+                "lpa",
+                str(folder),
+                "--start",
+                str(tmp_path / "start.safetensors"),
+                "--no-sight",
+                "--out",
+                str(tmp_path / "other"),
+            ]
+        )
+    assert "sight True" in capsys.readouterr().err
 
 
 def test_no_gradient_is_longer_than_the_clip(folder):

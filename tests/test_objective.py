@@ -28,8 +28,8 @@ def test_the_divergence_vanishes_exactly_at_the_targets():
     end = torch.rand(6, 2) * 256
     errors = (peak - end[:, None]).norm(dim=-1)
     only, strength = Objective(coordinate=0.0, best=0.0, visibility=0.0, answer=0.0), torch.rand(6, 10)
-    assert only(-errors / 4 + 3, peak, end, strength).item() == pytest.approx(0, abs=1e-5)
-    assert only(-errors / 5, peak, end, strength) > 1e-4
+    assert only(-errors / 4 + 3, peak, end, strength, torch.zeros(6)).item() == pytest.approx(0, abs=1e-5)
+    assert only(-errors / 5, peak, end, strength, torch.zeros(6)) > 1e-4
 
 
 def test_each_term_by_hand():
@@ -40,13 +40,13 @@ def test_each_term_by_hand():
     divergence = q * math.log(q / 0.5) + (1 - q) * math.log((1 - q) / 0.5)
     coordinate = (5 - 0.5) / 2  # SmoothL1 of 5 pixels in x and 0 in y, averaged over both
     best = math.log(2)
-    given = scores, peak, end, torch.full((1, 2), 0.05)
+    given = scores, peak, end, torch.full((1, 2), 0.05), torch.zeros(1)
     paper = divergence + 2 * coordinate + 0.2 * best
     wrong = (1 - 0.5 * (1 + sum(1 / (1 + (10 / k) ** 6) for k in (1, 2, 4, 8, 16)) / 5)) * 20
     assert Objective(0.0, 0.0, 0.0, 0.0)(*given).item() == pytest.approx(divergence, rel=1e-5)
     assert PAPER(*given).item() == pytest.approx(paper, rel=1e-5)
     assert Objective(visibility=0.0)(*given).item() == pytest.approx(paper + wrong, rel=1e-5)
-    assert Objective()(*given).item() == pytest.approx(paper + wrong + 16 * math.log(2), rel=1e-5)
+    assert Objective()(*given).item() == pytest.approx(paper + wrong + 4 * 2 * math.log(2), rel=1e-5)
 
 
 def test_weighted_endpoints():
@@ -57,16 +57,16 @@ def test_weighted_endpoints():
 
 
 def test_about_a_hidden_point_only_its_visibility_is_learned():
-    peak, strength = torch.rand(2, 10, 2) * 256, torch.rand(2, 10) / 10
+    peak, strength, sight = torch.rand(2, 10, 2) * 256, torch.rand(2, 10) / 10, torch.tensor([0.3, -0.2])
     end = torch.tensor([[3.0, 4.0], [math.nan, math.nan]])
     scores = torch.randn(2, 10, requires_grad=True)
     rest = Objective(visibility=0.0)
-    assert rest(scores[1:], peak[1:], end[1:], strength[1:]).item() == 0
-    alone = rest(scores[:1], peak[:1], end[:1], strength[:1])
-    assert rest(scores, peak, end, strength).item() == pytest.approx(alone.item(), rel=1e-5)
-    whole = Objective()(scores, peak, end, strength)
+    assert rest(scores[1:], peak[1:], end[1:], strength[1:], sight[1:]).item() == 0
+    alone = rest(scores[:1], peak[:1], end[:1], strength[:1], sight[:1])
+    assert rest(scores, peak, end, strength, sight).item() == pytest.approx(alone.item(), rel=1e-5)
+    whole = Objective()(scores, peak, end, strength, sight)
     seen = torch.tensor([True, False])
-    both = alone + 4 * visibility_loss(scores.softmax(1), strength, seen)
+    both = alone + 4 * visibility_loss(scores.softmax(1) * sight.exp()[:, None], strength, seen)
     assert whole.item() == pytest.approx(both.item(), rel=1e-5)
     whole.backward()
     assert scores.grad is not None
@@ -103,12 +103,12 @@ def test_a_strong_response_outvotes_a_weak_one():
 
 
 def test_visibility_by_hand():
-    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count fourfold."""
+    """At the threshold it is even; a hundredth of strength more means odds times e; seen points count twice."""
     strength = torch.tensor([[0.0, 0.1], [0.0, 0.1]])
     weights = torch.tensor([[0.5, 0.5], [0.4, 0.6]])
     seen = torch.tensor([True, True])
     even, more = math.log(2), math.log(1 + math.exp(-1))
-    assert visibility_loss(weights, strength, seen).item() == pytest.approx(2 * (even + more), rel=1e-5)
+    assert visibility_loss(weights, strength, seen).item() == pytest.approx(even + more, rel=1e-5)
     assert visibility_loss(weights, strength, ~seen).item() == pytest.approx((even + more + 1) / 2, rel=1e-5)
 
 
@@ -120,3 +120,16 @@ def test_visibility_makes_seen_points_strong_and_hidden_ones_weak():
     towards = -scores.grad
     assert towards[0, 1] > towards[0, 0]
     assert towards[1, 0] > towards[1, 1]
+
+
+def test_sight_has_to_do_with_visibility_alone():
+    peak, strength, scores = torch.rand(2, 10, 2) * 256, torch.full((2, 10), 0.06), torch.randn(2, 10)
+    end = torch.tensor([[3.0, 4.0], [math.nan, math.nan]])
+    sight = torch.zeros(2, requires_grad=True)
+    assert torch.equal(
+        Objective(visibility=0.0)(scores, peak, end, strength, sight),
+        Objective(visibility=0.0)(scores, peak, end, strength, sight + 1),
+    )
+    Objective()(scores, peak, end, strength, sight).backward()
+    assert sight.grad is not None
+    assert sight.grad[0] < 0 < sight.grad[1]

@@ -70,6 +70,16 @@ def test_each_query_stops_at_the_first_round_that_changes_little(tolerance):
         assert torch.equal(found[row], peak[:stop])
 
 
+@pytest.mark.parametrize("adaptive", [0.0, 1.0])
+def test_how_much_is_believed_scales_the_strength_and_moves_nothing(adaptive):
+    clip, method = toy_clip(DRIFT, 2, (SIZE, SIZE)), Method(passes=0, adaptive=adaptive)
+    less = CwmTracker(noisy(), lambda pair, candidates: uniform(pair, candidates) / 4, method).track(clip, Grid(3))
+    plain = CwmTracker(noisy(), uniform, method).track(clip, Grid(3))
+    assert torch.equal(less.xy.nan_to_num(), plain.xy.nan_to_num())
+    torch.testing.assert_close(less.support, plain.support, equal_nan=True)
+    torch.testing.assert_close(less.strength * 4, plain.strength, equal_nan=True)
+
+
 @pytest.mark.parametrize("numbers", [{"adaptive": 1.0, "mask_sharing": "query"}, {"adaptive": -1.0}])
 def test_what_cannot_settle_is_refused(numbers):
     with pytest.raises(InputError, match="adaptive is"):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lpa_cwm.decode import aggregate, distribution, localise, reduce, updates
 from lpa_cwm.geometry import View
-from lpa_cwm.probe import Probe
+from lpa_cwm.probe import Probe, shares
 from lpa_cwm.tracker import Answer, CwmTracker, ShotPair, checked
 from lpa_cwm.types import Candidates, Clip, Pair, Queries
 
@@ -56,7 +56,7 @@ def explain(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -> Exp
     scene = tracker.world.observe(pair.source.whole, pair.target.whole)
     plan = tracker.first_plan(pair, xy)
     _, candidates = next(Probe(tracker.world, scene, plan, view.enter(xy), 1).candidates())
-    weights = tracker.adjudicator(Pair(pair.source.whole, pair.target.whole, view.enter(xy)), candidates)
+    weights = shares(tracker.adjudicator(Pair(pair.source.whole, pair.target.whole, view.enter(xy)), candidates))
     response = aggregate(candidates.response, weights)
     steps = updates(distribution(response, tracker.method), tracker.method.windows)
     answer = tracker.follow(pair, xy)

@@ -109,7 +109,8 @@ def load_learned(path: Path) -> Learned:
     try:
         weights = load_file(path)
         # Ablated networks lack branches, and their files the weights of these.
-        network = Learned(*(any(name.startswith(part) for name in weights) for part in ("interact.", "local.")))
+        branches = "interact.", "local.", "sight."
+        network = Learned(*(any(name.startswith(branch) for name in weights) for branch in branches))
         network.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1].strip()

@@ -38,7 +38,11 @@ class WorldModel(Protocol):
 
 @runtime_checkable
 class Adjudicator(Protocol):
-    """Says how far each candidate is to be believed: weights that are not negative and sum to one."""
+    """Says how far each candidate is to be believed, by numbers that are not negative.
+
+    Their proportions are the weights that place the point. Their sum multiplies the strength by which the point counts
+    as seen: one, unless the adjudicator has a reason to say that it is hidden, or seen in spite of weak responses.
+    """
 
     def __call__(self, pair: Pair, candidates: Candidates) -> Float[Tensor, "n m"]: ...
 

@@ -76,6 +76,11 @@ class Probe:
                 del self._factual[group]
 
 
+def shares(belief: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+    """Weights that sum to one, from belief that sums to anything."""
+    return belief / belief.sum(1, keepdim=True)
+
+
 def effective(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n"]:
     """Effective number of candidates, exp of the weights' entropy: 1 for one-hot, M for uniform."""
     return torch.special.entr(weights).sum(-1).exp()

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.interfaces import WorldModel
-from lpa_cwm.probe import distinct, magnitude, peak_of
+from lpa_cwm.probe import distinct, magnitude, peak_of, shares
 from lpa_cwm.types import Candidates
 
 FIRST, MORE = 4, 2
@@ -33,7 +33,7 @@ class Settling:
     _factual: list[Any] = field(default_factory=list)
 
     def candidates(self, believe: Believe) -> Iterator[tuple[Int[Tensor, "b"], Candidates, Float[Tensor, "b m"]]]:
-        """Queries with their candidates and weights, in the order in which they settle."""
+        """Queries with their candidates and the belief in these, in the order in which they settle."""
         for rows in torch.arange(len(self.xy)).split(self.batch):
             yield from self.rounds(rows, believe)
 
@@ -45,13 +45,13 @@ class Settling:
         known, before = None, self.xy.new_full((len(waiting), 2), torch.inf)
         for number, part in enumerate(parts):
             known = joined(known, self.ask(number, part, waiting))
-            weights = believe(waiting, known)
-            place = einsum(weights, known.peak, "n m, n m d -> n d")
+            belief = believe(waiting, known)
+            place = einsum(shares(belief), known.peak, "n m, n m d -> n d")
             done = (place - before).norm(dim=-1) < self.tolerance
             if number == len(parts) - 1:
                 done = torch.ones_like(done)
             if done.any():
-                yield waiting[done.cpu()], some(known, done), weights[done]
+                yield waiting[done.cpu()], some(known, done), belief[done]
             waiting, known, before = waiting[~done.cpu()], some(known, ~done), place[~done]
             if len(waiting) == 0:
                 return

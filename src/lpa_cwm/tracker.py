@@ -13,7 +13,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, View, inside
 from lpa_cwm.interfaces import Adjudicator, WorldModel
 from lpa_cwm.keys import Part
-from lpa_cwm.probe import Probe, effective, magnitude
+from lpa_cwm.probe import Probe, effective, magnitude, shares
 from lpa_cwm.progress import progress
 from lpa_cwm.sampling import look
 from lpa_cwm.settling import Settling
@@ -111,9 +111,10 @@ class CwmTracker:
         full = View.full(pair.hw, self.world.size)
         points = full.enter(xy)
         answer = Answer.empty(xy)
-        for rows, candidates, weights in self.judged(pair, scene, xy, points):
+        for rows, candidates, belief in self.judged(pair, scene, xy, points):
+            weights = shares(belief)
             response = aggregate(candidates.response, weights)
-            strength = (weights * magnitude(candidates.response).amax((-2, -1))).sum(1)
+            strength = (belief * magnitude(candidates.response).amax((-2, -1))).sum(1)
             peak = localise(response, self.method)
             answer.put(rows, self.read(response, strength, effective(weights), full, peak))
         return answer
@@ -121,7 +122,7 @@ class CwmTracker:
     def judged(
         self, pair: ShotPair, scene: object, xy: Float[Tensor, "n 2"], points: Float[Tensor, "n 2"]
     ) -> Iterator[tuple[Int[Tensor, "b"], Candidates, Float[Tensor, "b m"]]]:
-        """Candidates of the queries with their weights: from all masks, or from as many as it takes to settle."""
+        """Candidates of the queries and the belief in them: from all masks, or as many as it takes to settle."""
 
         def believe(rows: Int[Tensor, "b"], candidates: Candidates) -> Float[Tensor, "b m"]:
             return self.adjudicator(Pair(pair.source.whole, pair.target.whole, points[rows]), candidates)

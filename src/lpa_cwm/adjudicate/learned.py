@@ -25,9 +25,14 @@ def encoder(*channels: int) -> nn.Sequential:
 
 
 class Learned(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
-    """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations."""
+    """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations.
 
-    def __init__(self, interaction: bool = True, visual: bool = True, dropout: float = 0.1) -> None:
+    With `sight`, which the paper has not, it also says whether the point can be seen at all: 33,537 parameters more.
+    """
+
+    def __init__(
+        self, interaction: bool = True, visual: bool = True, sight: bool = False, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.interaction, self.visual = interaction, visual
         self.response = encoder(1, 16, 32, 64, RESPONSE)
@@ -39,38 +44,60 @@ class Learned(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="
         width = RESPONSE + SCALAR + (LOCAL + CONTEXT if visual else 0)
         self.token = nn.Sequential(nn.Linear(width, TOKEN), nn.LayerNorm(TOKEN), nn.GELU())
         self.interact = set_encoder(dropout) if interaction else nn.Identity()
-        head = nn.LayerNorm(TOKEN), nn.Linear(TOKEN, 128), nn.GELU(), nn.Linear(128, 1)
-        self.head = nn.Sequential(*head)
+        self.head = verdict()
+        self.sight = blind() if sight else None
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.zeros(STATISTICS))
         self.register_buffer("std", torch.ones(STATISTICS))
 
-    def scores(
+    def judge(
         self,
         local: Float[Tensor, "n m 10 32 32"],
         response: Float[Tensor, "n m 1 32 32"],
         context: Float[Tensor, "n 6 64 64"],
         statistics: Float[Tensor, "n m 16"],
-    ) -> Float[Tensor, "n m"]:
-        """Scores before the softmax; one context per query, so that queries of different pairs may share a batch."""
+    ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n"]]:
+        """Scores before the softmax, and the logarithm of the factor of the answer's strength.
+
+        There is one context per query, so that queries of different pairs may share a batch.
+        """
         n, m = statistics.shape[:2]
         scalar = (compress(statistics) - self.mean) / self.std
         parts = [self.response(rearrange(response, "n m c h w -> (n m) c h w")), self.scalar(scalar.flatten(0, 1))]
         if self.visual:
             shared = repeat(self.context(context), "n d -> (n m) d", m=m)
             parts = [self.local(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
-        tokens = rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n)
-        return self.head(self.interact(tokens))[..., 0]
+        tokens = self.interact(rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n))
+        scores = self.head(tokens)[..., 0]
+        return scores, scores.new_zeros(n) if self.sight is None else self.sight(tokens)[..., 0].mean(1)
 
     def weigh(self, evidence: Evidence) -> Float[Tensor, "n m"]:
-        """Weights of one pair's candidates."""
+        """Belief in one pair's candidates."""
         context = evidence.context.expand(len(evidence.statistics), -1, -1, -1)
-        return self.scores(evidence.local, evidence.response, context, evidence.statistics).softmax(1)
+        return belief(*self.judge(evidence.local, evidence.response, context, evidence.statistics))
 
     def forward(self, pair: Pair, candidates: Candidates) -> Float[Tensor, "n m"]:
-        """An adjudicator: pair and candidates to weights."""
+        """An adjudicator: pair and candidates to belief."""
         return self.weigh(gather(pair, candidates))
+
+
+def belief(scores: Float[Tensor, "n m"], sight: Float[Tensor, "n"]) -> Float[Tensor, "n m"]:
+    """In proportion to the softmax of the scores (Eq. 5), which is all of it in the paper; sight says how much."""
+    return scores.softmax(1) * sight.exp()[:, None]
+
+
+def verdict() -> nn.Sequential:
+    """From a token to one number."""
+    return nn.Sequential(nn.LayerNorm(TOKEN), nn.Linear(TOKEN, 128), nn.GELU(), nn.Linear(128, 1))
+
+
+def blind() -> nn.Sequential:
+    """A head that does not yet change any strength."""
+    head = verdict()
+    for parameter in head[-1].parameters():
+        nn.init.zeros_(parameter)
+    return head
 
 
 def set_encoder(dropout: float) -> nn.TransformerEncoder:

@@ -43,12 +43,12 @@ class Audit:
         if not len(rows):
             raise InputError(f"No group of {self.cache} can be audited; give visible points, or a wider --within.")
         groups, videos = groups.at(rows), [videos[row] for row in rows.tolist()]
-        weights = {
+        given = {
             "uniform": torch.full_like(groups.analytic, 1 / groups.analytic.shape[1]),
             "apa": groups.analytic,
             "lpa": weigh(load_learned(self.weights or packaged_lpa()), groups, torch.arange(len(groups))),
         }
-        beliefs, right = audit(groups, videos, weights), counts_of_right(groups)
+        beliefs, right = audit(groups, videos, given), counts_of_right(groups)
         if figure:
             draw(beliefs, figure)
         if self.json:

@@ -36,6 +36,8 @@ class TrainLpa:
     """Let candidates see each other (the set transformer)."""
     visual: bool = True
     """Look at the frames, not only at responses and statistics."""
+    sight: bool = True
+    """Learn to say whether a point is seen by a head of its own, not only by the weights; needs the visibility term."""
     coordinate: float = 2.0
     """Weight of the coordinate term."""
     best: float = 0.2
@@ -67,6 +69,7 @@ class TrainLpa:
             choice=self.choice,
             interaction=self.interaction,
             visual=self.visual,
+            sight=self.sight,
             objective=Objective(self.coordinate, self.best, self.visibility, self.answer),
             autocast=self.autocast,
             start=digest_of([self.start]) if self.start else "",
@@ -81,9 +84,12 @@ class TrainLpa:
         if self.start is None:
             return None
         network = load_learned(self.start)
-        if (network.interaction, network.visual) != (self.interaction, self.visual):
+        has = network.interaction, network.visual, network.sight is not None
+        # Sight may be added to a network that has none: it begins by changing nothing.
+        if has != (self.interaction, self.visual, has[2] and self.sight):
             raise InputError(
-                f"{self.start} is of a network with interaction {network.interaction} and visual {network.visual}, "
-                f"but {self.interaction} and {self.visual} were asked for; give the options it was trained with."
+                f"{self.start} is of a network with interaction {has[0]}, visual {has[1]} and sight {has[2]}, "
+                f"but {self.interaction}, {self.visual} and {self.sight} were asked for; "
+                "give the options it was trained with."
             )
         return network

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.metrics.summary import Estimate, estimates
-from lpa_cwm.probe import effective
+from lpa_cwm.probe import effective, shares
 from lpa_cwm.training.evidence_cache import Groups
 from lpa_cwm.training.objective import VISIBLE_FROM, endpoint_error
 
@@ -32,7 +32,7 @@ class Belief:
     right: Estimate
     """Weight of the candidates that are right."""
     seen: Estimate
-    """How often the weighted strength says that the point, which is visible, is seen."""
+    """How often the strength that is believed says that the point, which is visible, is seen."""
     by_rank: list[Estimate]
     """Mean weight of the candidate of each true rank, best first."""
 
@@ -57,22 +57,23 @@ def by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.ndarra
     return (einsum(member, values, "g v, g k -> v k") / member.sum(0)[:, None]).double().numpy()
 
 
-def audit(groups: Groups, videos: list[str], weights: Mapping[str, Float[Tensor, "g m"]]) -> dict[str, Belief]:
+def audit(groups: Groups, videos: list[str], given: Mapping[str, Float[Tensor, "g m"]]) -> dict[str, Belief]:
     """Beliefs of several adjudicators and of the oracle that knows the best candidate."""
     errors = groups.errors
     oracle = torch.nn.functional.one_hot(errors.argmin(1), errors.shape[1]).to(errors)
-    return {name: believe(groups, videos, errors, w) for name, w in {**weights, BEST: oracle}.items()}
+    return {name: believe(groups, videos, errors, belief) for name, belief in {**given, BEST: oracle}.items()}
 
 
-def believe(groups: Groups, videos: list[str], errors: Tensor, weights: Float[Tensor, "g m"]) -> Belief:
+def believe(groups: Groups, videos: list[str], errors: Tensor, belief: Float[Tensor, "g m"]) -> Belief:
     """One adjudicator."""
+    weights = shares(belief)
     columns = torch.cat(
         (
             endpoint_error(weights, groups.peak, groups.end)[:, None],
             hits(weights, errors)[:, None],
             effective(weights)[:, None],
             (weights * (errors < RIGHT)).sum(1, keepdim=True),
-            ((weights * groups.strength).sum(1, keepdim=True) >= VISIBLE_FROM).to(weights),
+            ((belief * groups.strength).sum(1, keepdim=True) >= VISIBLE_FROM).to(weights),
             weights.gather(1, ranks(errors)),
         ),
         dim=1,

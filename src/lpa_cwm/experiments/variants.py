@@ -31,6 +31,7 @@ VARIANTS = (
     Variant("lpa-standard", "localisation", numbers=STANDARD),
     Variant("no-interaction", "architecture", training={"interaction": False}),
     Variant("response-and-scalars", "architecture", training={"visual": False}),
+    Variant("no-sight", "architecture", training={"sight": False}),
     Variant("kl-only", "objective", training={"coordinate": 0.0, "best": 0.0, "visibility": 0.0, "answer": 0.0}),
     Variant("kl-and-coordinate", "objective", training={"best": 0.0, "visibility": 0.0, "answer": 0.0}),
     Variant("kl-and-best", "objective", training={"coordinate": 0.0, "visibility": 0.0, "answer": 0.0}),

@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicate.evidence import compress
-from lpa_cwm.adjudicate.learned import Learned
+from lpa_cwm.adjudicate.learned import Learned, belief, blind
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import written_aside
 from lpa_cwm.keys import generator, key
+from lpa_cwm.probe import shares
 from lpa_cwm.progress import progress
 from lpa_cwm.training import checkpoint
 from lpa_cwm.training.averaging import follow
@@ -48,6 +49,8 @@ class Recipe:
     """Longest gradient: else the few sets whose candidates lie far apart decide every update."""
     interaction: bool = True
     visual: bool = True
+    sight: bool = True
+    """Learn to say whether the point is seen, beyond the weights' own part in it; the paper's network cannot."""
     choice: int = 3
     """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
     turned: bool = True
@@ -156,8 +159,8 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
         group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
     with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocast):
         torch.manual_seed(key("dropout", recipe.seed, state.step))
-        scores = state.network.scores(local[:, order], response[:, order], context, statistics[:, order])
-    loss = recipe.objective(scores.float(), peak[:, order], end, strength[:, order])
+        scores, sight = state.network.judge(local[:, order], response[:, order], context, statistics[:, order])
+    loss = recipe.objective(scores.float(), peak[:, order], end, strength[:, order], sight.float())
     state.optimiser.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)
@@ -168,12 +171,11 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
 
 @torch.inference_mode()
 def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int = 64) -> Float[Tensor, "b m"]:
-    """LPA's weights for cached groups."""
+    """LPA's belief in the candidates of cached groups."""
     network.eval()
     device = network.mean.device
     parts = [
-        network.scores(*(value.to(device) for value in groups.inputs(part))).softmax(1).cpu()
-        for part in rows.split(batch)
+        belief(*network.judge(*(value.to(device) for value in groups.inputs(part)))).cpu() for part in rows.split(batch)
     ]
     network.train()
     return torch.cat(parts)
@@ -181,7 +183,8 @@ def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int =
 
 def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
     """Mean weighted-coordinate error."""
-    return endpoint_error(weigh(network, groups, rows), groups.peak[rows], groups.end[rows]).mean().item()
+    weights = shares(weigh(network, groups, rows))
+    return endpoint_error(weights, groups.peak[rows], groups.end[rows]).mean().item()
 
 
 def fresh(recipe: Recipe, groups: Groups, train: Int[Tensor, "train"]) -> Learned:
@@ -193,9 +196,19 @@ def fresh(recipe: Recipe, groups: Groups, train: Int[Tensor, "train"]) -> Learne
     return network
 
 
-def objective_for(groups: Groups, objective: Objective) -> Objective:
-    """Without hidden points the visibility term is left out: it would only teach to believe the strongest."""
-    return objective if len(groups.seen) < len(groups) else replace(objective, visibility=0.0)
+def sighted(network: Learned, recipe: Recipe) -> Learned:
+    """The network with a head for sight, if the recipe wants one; a new one does not change anything yet."""
+    if recipe.sight and network.sight is None:
+        with torch.random.fork_rng():
+            torch.manual_seed(key("sight", recipe.seed))
+            network.sight = blind()
+    return network
+
+
+def feasible(recipe: Recipe, groups: Groups) -> Recipe:
+    """Without hidden points visibility is left out: it would only teach to believe the strongest; and so is sight."""
+    objective = recipe.objective if len(groups.seen) < len(groups) else replace(recipe.objective, visibility=0.0)
+    return replace(recipe, objective=objective, sight=recipe.sight and objective.visibility > 0)
 
 
 def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: Learned | None = None) -> Path:
@@ -205,8 +218,8 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
     """
     groups, videos = read(*caches)
     train, held = held_out(videos)
-    recipe = replace(recipe, objective=objective_for(groups, recipe.objective))
-    network = (start or fresh(recipe, groups, train)).to(device).train()
+    recipe = feasible(recipe, groups)
+    network = sighted(start or fresh(recipe, groups, train), recipe).to(device).train()
     state = State.begin(network, recipe.rate)
     identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
     del identity["objective"]
