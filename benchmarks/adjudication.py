@@ -13,7 +13,6 @@ import tyro
 
 from lpa_cwm import hub
 from lpa_cwm.adjudicate import evidence
-from lpa_cwm.adjudicate.learned import Learned
 from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.config import Method
 from lpa_cwm.probe import Probe, magnitude
@@ -51,7 +50,7 @@ class Adjudication:
         clip = bundled_clip(self.world)
         queries = Grid(6).on(clip.hw)
         queries = Queries(queries.xy[:QUERIES], queries.frame[:QUERIES])
-        tracker = CwmTracker(world, Learned().eval(), Method(batch=16, passes=self.passes))
+        tracker = CwmTracker(world, hub.load_adjudicator("lpa"), Method(batch=16, passes=self.passes))
         whole = tracker.shoot(clip[0]).whole, tracker.shoot(clip[4]).whole
         scene = world.observe(*whole)
         probe = Probe(

@@ -27,6 +27,20 @@ def test_it_ends_where_the_tracker_ends():
     assert shown == pytest.approx(7 / 64, abs=0.02)
 
 
+@pytest.mark.parametrize(("passes", "sight"), [(0, 0.5), (1, 1.0)])
+def test_it_says_how_far_the_point_was_believed_to_be_seen(passes, sight):
+    """A re-evaluation asks no adjudicator, so that it has no part in the strength of what that finds."""
+    clip = toy_clip(ToyMotion(), 2, (64, 64))
+    query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
+    answers = [
+        explain(CwmTracker(ToyWorld(size=64, sigma=2.0), judge, Method(passes=passes)), clip, query, 1)
+        for judge in (uniform, lambda pair, candidates: uniform(pair, candidates) / 2)
+    ]
+    assert [one.sight for one in answers] == pytest.approx([1.0, sight])
+    plain, less = (one.answer.strength.item() for one in answers)
+    assert less == pytest.approx(plain * sight)
+
+
 def test_the_figure(tmp_path, capsys):
     out = tmp_path / "why.svg"
     main(["explain", "--world", "toy", "--point", "100,100@0", "--target", "3", "--masks", "3", "--out", str(out)])

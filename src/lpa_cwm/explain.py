@@ -26,6 +26,8 @@ class Explanation:
     response: Float[Tensor, "m 3 h w"]
     peak: Float[Tensor, "m 2"]
     weights: Float[Tensor, "m"]
+    sight: float
+    """How far the adjudicator believes that the point is seen; if it has a part in the answer's strength, its factor."""
     strength: Float[Tensor, "h w"]
     """Localisation map of the weighted response."""
     distributions: Float[Tensor, "k h w"]
@@ -56,7 +58,8 @@ def explain(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -> Exp
     scene = tracker.world.observe(pair.source.whole, pair.target.whole)
     plan = tracker.first_plan(pair, xy)
     _, candidates = next(Probe(tracker.world, scene, plan, view.enter(xy), 1).candidates())
-    weights = shares(tracker.adjudicator(Pair(pair.source.whole, pair.target.whole, view.enter(xy)), candidates))
+    belief = tracker.adjudicator(Pair(pair.source.whole, pair.target.whole, view.enter(xy)), candidates)
+    weights = shares(belief)
     response = aggregate(candidates.response, weights)
     steps = updates(distribution(response, tracker.method), tracker.method.windows)
     answer = tracker.follow(pair, xy)
@@ -68,6 +71,7 @@ def explain(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -> Exp
         prediction=predictions(tracker, scene, plan.hidden),
         **first_look(candidates),
         weights=weights[0],
+        sight=1.0 if tracker.passes else belief.sum().item(),
         strength=reduce(response, tracker.method.reduce)[0],
         distributions=torch.cat([step.probability() for step in steps]),
         first=localise(response, tracker.method)[0],
