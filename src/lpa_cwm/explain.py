@@ -27,7 +27,7 @@ class Explanation:
     peak: Float[Tensor, "m 2"]
     weights: Float[Tensor, "m"]
     sight: float
-    """How far the adjudicator believes that the point is seen; if it has a part in the answer's strength, its factor."""
+    """How far the adjudicator believes that the point is seen: a factor of the answer's strength, of a first look."""
     strength: Float[Tensor, "h w"]
     """Localisation map of the weighted response."""
     distributions: Float[Tensor, "k h w"]
