@@ -31,6 +31,8 @@ class Ablate:
     """Names of the variants to run; all when empty."""
     steps: int = 10_000
     """Updates of each training."""
+    autocast: bool = False
+    """Train in bfloat16."""
     world: str = WORLD
     """World model that is asked."""
     device: str = "cpu"
@@ -56,7 +58,8 @@ class Ablate:
         """The variant's weights; variants that differ only in inference share a training."""
         name = variant.name if variant.training else "full"
         folder = (self.trainings or self.out / "training") / name
-        TrainLpa(self.cache, folder, steps=self.steps, device=self.device, **variant.training).run()  # type: ignore[arg-type]
+        alike = {"steps": self.steps, "autocast": self.autocast, "device": self.device}
+        TrainLpa(self.cache, folder, **alike, **variant.training).run()  # type: ignore[arg-type]
         return folder / "lpa.safetensors"
 
     def request(self, variant: Variant, weights: Path | None) -> Predict:
