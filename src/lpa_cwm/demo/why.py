@@ -101,7 +101,7 @@ def facts(question: Question, explained: Explanation, settled: bool) -> str:
         "Position": f"{x:.1f}, {y:.1f} px" + ("" if gone else " (outside)"),
         "Moved by": f"{x - question.point.x:+.1f}, {y - question.point.y:+.1f} px",
         "Strength": f"{answer.strength[0]:.3f} <small>visible from {explained.visible_from:g}</small>",
-        "Of the responses'": f"{explained.sight:.2f} <small>as far as it is believed to be seen</small>",
+        "Sight": f"x {explained.sight:.2f} <small>how far it is believed to be seen, in strength</small>",
         "Spread": f"{answer.spread[0]:.1f} px",
         "Believed": f"{answer.support[0]:.1f} <small>of {count} candidates</small>",
     }

@@ -71,7 +71,8 @@ def summary(explained: Explanation) -> str:
     """The answer in words."""
     answer = explained.answer
     lines = (
-        f"strength {answer.strength[0]:.3f}, {explained.sight:.2f} of that of the responses",
+        f"strength {answer.strength[0]:.3f}",
+        f"of which sight, a factor {explained.sight:.2f}",
         f"effective candidates {answer.support[0]:.1f} of {len(explained.weights)}",
         f"spread {answer.spread[0]:.1f} px",
     )
