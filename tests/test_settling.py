@@ -80,6 +80,15 @@ def test_how_much_is_believed_scales_the_strength_and_moves_nothing(adaptive):
     torch.testing.assert_close(less.strength * 4, plain.strength, equal_nan=True)
 
 
+@pytest.mark.parametrize("adaptive", [0.0, 1.0])
+def test_who_believes_in_no_candidate_hides_the_point_and_leaves_it_where_all_of_them_say(adaptive):
+    clip, method = toy_clip(DRIFT, 2, (SIZE, SIZE)), Method(passes=0, adaptive=adaptive)
+    none = CwmTracker(noisy(), lambda pair, candidates: uniform(pair, candidates) * 0, method).track(clip, Grid(3))
+    plain = CwmTracker(noisy(), uniform, method).track(clip, Grid(3))
+    torch.testing.assert_close(none.xy, plain.xy)
+    assert not none.visible[:, 1].any()
+
+
 @pytest.mark.parametrize("numbers", [{"adaptive": 1.0, "mask_sharing": "query"}, {"adaptive": -1.0}])
 def test_what_cannot_settle_is_refused(numbers):
     with pytest.raises(InputError, match="adaptive is"):

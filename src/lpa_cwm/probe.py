@@ -77,8 +77,9 @@ class Probe:
 
 
 def shares(belief: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """Weights that sum to one, from belief that sums to anything."""
-    return belief / belief.sum(1, keepdim=True)
+    """Weights that sum to one, from belief that sums to anything; who believes in none prefers none."""
+    total = belief.sum(1, keepdim=True)
+    return torch.where(total > 0, belief / total, 1 / belief.shape[1])
 
 
 def effective(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n"]:
