@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm import hub
-from lpa_cwm.adjudicate import evidence
+from lpa_cwm import registry
+from lpa_cwm.adjudicators import features
 from lpa_cwm.bundled import bundled_clip
-from lpa_cwm.config import Method
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.masks import random_masks, shared
 from lpa_cwm.probe import Probe, magnitude
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Grid, Pair, Queries
-from lpa_cwm.world.masks import random_masks, shared
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from evidence_reference import reference
@@ -46,11 +46,11 @@ class Adjudication:
     """Candidates the plain loop does; its time is scaled up."""
 
     def run(self):
-        world = hub.load_world(self.world)
+        world = registry.load_world(self.world)
         clip = bundled_clip(self.world)
         queries = Grid(6).on(clip.hw)
         queries = Queries(queries.xy[:QUERIES], queries.frame[:QUERIES])
-        tracker = CwmTracker(world, hub.load_adjudicator("lpa"), Method(batch=16, passes=self.passes))
+        tracker = CwmTracker(world, registry.load_adjudicator("lpa"), TrackerConfig(batch=16, passes=self.passes))
         whole = tracker.shoot(clip[0]).whole, tracker.shoot(clip[4]).whole
         scene = world.observe(*whole)
         probe = Probe(
@@ -63,7 +63,7 @@ class Adjudication:
         with torch.inference_mode():
             total = seconds(lambda: tracker.follow(pairs, queries.xy))
             learned = seconds(lambda: tracker.adjudicator(pair, candidates))
-            vectorised = seconds(lambda: evidence.statistics(pair, candidates.peak, strength))
+            vectorised = seconds(lambda: features.statistics(pair, candidates.peak, strength))
         flat = [(n, m) for n in range(QUERIES) for m in range(10)][: self.plain]
         loop = seconds(lambda: [reference(pair, pair.xy[n], candidates.peak[n, m], strength[n, m]) for n, m in flat], 1)
         loop *= QUERIES * 10 / self.plain

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 import tyro
 
-from lpa_cwm.adjudicate.learned import Learned
-from lpa_cwm.training.evidence_cache import Groups
+from lpa_cwm.adjudicators.lpa import LPA
+from lpa_cwm.training.feature_cache import CandidateSets
 from lpa_cwm.training.lpa import Recipe, State, learn
 
 
@@ -24,7 +24,7 @@ def invented(count, m=10):
     end = rand(count, 2) * 256
     peak = end[:, None] + rand(count, m, 2) * 20
     end[::4] = torch.nan
-    return Groups(
+    return CandidateSets(
         source=rand(count, 3, 32, 32).half(),
         target=rand(count, m, 3, 32, 32).half(),
         near=rand(count, m, 32, 32).half(),
@@ -51,7 +51,7 @@ class Bfloat16:
         torch.set_num_threads(self.threads)
         recipes = {"float32": Recipe(), "bfloat16": Recipe(autocast=True)}
         groups = invented(Recipe().batch * self.updates)
-        state = State.begin(Learned(sight=True).to(self.device).train(), 3e-4)
+        state = State.begin(LPA(sight=True).to(self.device).train(), 3e-4)
         spent = {name: [] for name in recipes}
         for rows in torch.arange(len(groups)).split(Recipe().batch):
             for name, recipe in recipes.items():

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm.data.layered import Layered
-from lpa_cwm.probe import magnitude, peak_of
+from lpa_cwm.masks import random_masks
+from lpa_cwm.probe import argmax_xy, magnitude
 from lpa_cwm.sampling import crop, unit_range
+from lpa_cwm.synth.layered import Layered
 from lpa_cwm.training.world_evaluate import Points
-from lpa_cwm.world.compact.bump import Bump
-from lpa_cwm.world.compact.world import CompactWorld
-from lpa_cwm.world.masks import random_masks
+from lpa_cwm.worlds.layered.intervention import GaussianBump
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Shapes:
         if not len(xy):
             return None
         source, target = unit_range(example.source), unit_range(example.target)
-        world = CompactWorld.load()
+        world = LayeredMotionWorld.load()
         scene = world.observe(source, target)
         factual = world.imagine(scene, random_masks(10, 1024, "bump", index))
         errors, looks = [], []
         for sigma in self.sigmas:
-            world.bump = Bump(sigma)
-            peak = peak_of(magnitude(world.intervene(scene, factual, xy)))
+            world.bump = GaussianBump(sigma)
+            peak = argmax_xy(magnitude(world.intervene(scene, factual, xy)))
             errors.append((peak - goal[:, None]).norm(dim=-1))
             around = crop(target.expand(peak.shape[0] * 10, -1, -1, -1), peak.flatten(0, 1), 16.0, 16)
             own = crop(source.expand(len(xy), -1, -1, -1), xy, 16.0, 16).repeat_interleave(10, 0)

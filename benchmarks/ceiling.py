@@ -11,27 +11,27 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
+from lpa_cwm.worlds.remember import Remembering, digest
 from tyro.conf import Positional
 
-from lpa_cwm import hub
-from lpa_cwm.config import Method
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import load_dataset
-from lpa_cwm.geometry import View
+from lpa_cwm import registry
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
+from lpa_cwm.geometry import Crop
 from lpa_cwm.metrics.cmc import cmc
 from lpa_cwm.sampling import look
 from lpa_cwm.tracker import CwmTracker, track_together
-from lpa_cwm.world.remember import Remembering, digest
 
 
 class Oracle:
     """Believes the candidate nearest to the truth; has no opinion on points that are hidden."""
 
     def __init__(self, sample, size):
-        view = View.full((sample.clip[0].shape[-2], sample.clip[0].shape[-1]), size)
+        view = Crop.full((sample.clip[0].shape[-2], sample.clip[0].shape[-1]), size)
         self.number = {digest(look(sample.clip[t], view)): t for t in range(len(sample.clip))}
-        self.queries = view.enter(sample.queries.xy)
-        self.truth = view.enter(sample.truth.xy)
+        self.queries = view.to_crop(sample.queries.xy)
+        self.truth = view.to_crop(sample.truth.xy)
         self.visible = sample.truth.visible
 
     def __call__(self, pair, candidates):
@@ -56,13 +56,13 @@ class Ceiling:
     def run(self):
         torch.set_num_threads(self.threads)
         dataset = load_dataset(self.dataset, Selection(videos=(str(self.videos),), max_tracks=self.tracks))
-        world = Remembering(hub.load_world(self.world))
-        judges = {name: hub.load_adjudicator(name) for name in ("uniform", "lpa")}
+        world = Remembering(registry.load_world(self.world))
+        judges = {name: registry.load_adjudicator(name) for name in ("uniform", "lpa")}
         rows = {name: [] for name in (*judges, "oracle")}
         for index in range(len(dataset)):
             sample = dataset[index]
             asked = {**judges, "oracle": Oracle(sample, world.size)}
-            trackers = [CwmTracker(world, judge, Method(passes=0)) for judge in asked.values()]
+            trackers = [CwmTracker(world, judge, TrackerConfig(passes=0)) for judge in asked.values()]
             for name, tracks in zip(asked, track_together(trackers, sample.clip, sample.queries), strict=True):
                 rows[name].append(measured(tracks, sample))
             print(f"{index + 1} of {len(dataset)}: {sample.clip.name}", flush=True)

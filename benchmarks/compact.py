@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.config import Method
-from lpa_cwm.data.layered import Layered
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.synth.layered import Layered
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Grid
-from lpa_cwm.world.compact.world import CompactWorld
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Compact:
         torch.set_num_threads(self.threads)
         example = Layered.of(self.photos, "val").pair(3, 256)
         clip = Clip(torch.stack((example.source, example.target)), "benchmark")
-        content = self.seconds(CompactWorld.load(), clip, self.queries, repeats=3)
-        total = self.seconds(CompactWorld.load(intervention="total"), clip, self.total_queries, repeats=1)
+        content = self.seconds(LayeredMotionWorld.load(), clip, self.queries, repeats=3)
+        total = self.seconds(LayeredMotionWorld.load(intervention="total"), clip, self.total_queries, repeats=1)
         print(f"per (query, target), {self.queries} queries, {self.threads} threads:")
         print(f"content only: {content[0]:.4f} s, {content[1]:.4f} s of CPU")
         print(f"total effect: {total[0]:.4f} s, {total[1]:.4f} s of CPU, {total[1] / content[1]:.0f} times as much")
-        self.seconds(CompactWorld.load(), clip, 64, repeats=1)
+        self.seconds(LayeredMotionWorld.load(), clip, 64, repeats=1)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"peak memory with 64 queries: {peak:.2f} GB")
 
     def seconds(self, world, clip, count, repeats):
         """Wall and CPU time per query of the fastest of several runs; a busy machine spoils the first only."""
-        tracker = CwmTracker(world, uniform, Method(masks=10, passes=1, reevaluation="joint"))
+        tracker = CwmTracker(world, uniform, TrackerConfig(masks=10, passes=1, reevaluation="joint"))
         queries = Grid(8).on(clip.hw)
         some = type(queries)(queries.xy[:count], queries.frame[:count])
         times = []

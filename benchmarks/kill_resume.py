@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def predict(dataset, out, options):
-    command = [sys.executable, "-m", "lpa_cwm.cli", "predict", dataset, "--out", str(out), *options]
+    command = [sys.executable, "-m", "lpa_cwm.cli.main", "predict", dataset, "--out", str(out), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 

@@ -12,17 +12,17 @@ from typing import Literal
 
 import torch
 import tyro
+from lpa_cwm.worlds.multiplex import Multiplexed
 from opt_cwm_reference import predict, respond
 from torch.utils.flop_counter import FlopCounterMode
 
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.config import Method
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.masks import random_masks
 from lpa_cwm.tracker import CwmTracker, Shot, ShotPair
-from lpa_cwm.world.masks import random_masks
-from lpa_cwm.world.multiplex import Multiplexed
-from lpa_cwm.world.opt_cwm.generator import Generator
-from lpa_cwm.world.opt_cwm.predictor import Architecture, Layout, Predictor
-from lpa_cwm.world.opt_cwm.world import OptCwm
+from lpa_cwm.worlds.opt_cwm.generator import Generator
+from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Layout, Predictor
+from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 SIZE, PATCHES, MASKS = 256, 1024, 10
 
@@ -88,7 +88,7 @@ def flops():
     print(f"TFLOP per (query, target), M = {MASKS}, R = 1, 256 px; the reference needs {reference / 1e12:.2f}")
     print(f"{'re-evaluation masks':22}{'1 query':>16}{'32 queries':>18}")
     for name, (asked, mode) in rows.items():
-        method = Method(masks=MASKS, reevaluation=mode, batch=32)
+        method = TrackerConfig(masks=MASKS, reevaluation=mode, batch=32)
         costs = [flops_of(asked, method, queries) for queries in (1, 32)]
         print(f"{name:22}" + "".join(f"{cost / 1e12:10.2f} ({reference / cost:4.2f}x)" for cost in costs))
 
@@ -96,7 +96,7 @@ def flops():
 def random_world():
     torch.manual_seed(0)
     world = OptCwm(Predictor(Architecture()), Generator()).eval().requires_grad_(False)
-    # The default initialisation responds too weakly for a comparison to mean much.
+    # The default initialization responds too weakly for a comparison to mean much.
     for parameter in world.parameters():
         parameter.add_(torch.randn_like(parameter), alpha=0.04)
     return world
@@ -135,7 +135,7 @@ def memory(queries=32):
     world = random_world()
     held = world.predictor.encoder.blocks, world.predictor.decoder.blocks
     world.predictor.encoder.blocks, world.predictor.decoder.blocks = held[0][:1], held[1][:1]
-    CwmTracker(world, uniform, Method(passes=0)).follow(a_pair(), torch.rand(queries, 2) * SIZE)
+    CwmTracker(world, uniform, TrackerConfig(passes=0)).follow(a_pair(), torch.rand(queries, 2) * SIZE)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{queries} queries, {MASKS} masks, {world.batch} predictions at a time: peak {peak:.2f} GiB")
 

@@ -26,7 +26,7 @@ def transformer(module, x):
 
 
 def predict(predictor, source, target, hidden):
-    """One forward pass: normalised frames [b 3 s s] and hidden [b p] to encoder states and predicted frame."""
+    """One forward pass: normalized frames [b 3 s s] and hidden [b p] to encoder states and predicted frame."""
     dim, patch, side = predictor.architecture.dim, predictor.architecture.patch, predictor.architecture.side
     kernel = predictor.embedding.weight.view(dim, 3, patch, patch)
     frames = [F.conv2d(x, kernel, predictor.embedding.bias, stride=patch) for x in (source, target)]
@@ -53,7 +53,7 @@ def density(six):
 
 
 def perturbed(world, source, states, row, column):
-    """The normalised source [3 s s] with the intervention at one pixel added."""
+    """The normalized source [3 s s] with the intervention at one pixel added."""
     architecture = world.predictor.architecture
     state = states[row // architecture.patch * architecture.side + column // architecture.patch]
     blot = torch.stack([density(six) for six in world.generator.mlp(state).view(3, 6)])

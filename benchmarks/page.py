@@ -24,7 +24,7 @@ class Page:
     port: int = 7961
 
     def run(self):
-        code = "from lpa_cwm.cli import main; main()"
+        code = "from lpa_cwm.cli.main import main; main()"
         server = subprocess.Popen([sys.executable, "-c", code, "demo", "--port", str(self.port), "--no-show"])
         try:
             with sync_playwright() as playwright:

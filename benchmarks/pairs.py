@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm.data.correspondence import MatchSampler
-from lpa_cwm.data.layered import Layered
-from lpa_cwm.data.movif import MoviClips, MoviPairs
-from lpa_cwm.data.natural import NaturalVideo
-from lpa_cwm.data.pairs import Stream
+from lpa_cwm.datasets.movif import MoviClips, MoviPairs
+from lpa_cwm.datasets.point_pairs import MatchSampler
+from lpa_cwm.synth.layered import Layered
+from lpa_cwm.synth.pairs import Stream
+from lpa_cwm.synth.video_pairs import NaturalVideo
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm import hub
-from lpa_cwm.config import Method
-from lpa_cwm.data.sim.assets import Assets
-from lpa_cwm.data.sim.pairs import SimulatedPairs
-from lpa_cwm.data.sim.recipe import recipe_named
+from lpa_cwm import registry
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.simulator.assets import Assets
+from lpa_cwm.simulator.pairs import SimulatedPairs
+from lpa_cwm.simulator.recipe import recipe_named
 from lpa_cwm.training.world_evaluate import Points
 from lpa_cwm.types import Clip, Queries
 
@@ -39,7 +39,7 @@ class Passes:
         print("method   R answer    mean px  median  within 1 2 4 8 16 px, %        visibility, balanced %")
         for passes, subpixel in product((0, 1), (False, True)):
             for method in self.methods:
-                tracker = hub.load(method, self.world, Method(passes=passes, subpixel=subpixel))
+                tracker = registry.load(method, self.world, TrackerConfig(passes=passes, subpixel=subpixel))
                 error, shown, seen = (torch.cat(part) for part in zip(*self.answers(tracker, examples), strict=True))
                 near = "  ".join(f"{100 * (error[seen] < far).float().mean():.1f}" for far in (1, 2, 4, 8, 16))
                 right = (shown[seen].float().mean() + 1 - shown[~seen].float().mean()) / 2

@@ -25,9 +25,9 @@ from einops import rearrange
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.raft import RaftFlow, read_raft
 from lpa_cwm.baselines.raft.weights import renamed
-from lpa_cwm.data.fetch import RAFT
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.datasets.fetch import RAFT
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 
 
 class Plain:
@@ -81,9 +81,9 @@ class Plain:
         span = torch.arange(-radius, radius + 1).float()
         window = torch.stack(torch.meshgrid(span, span, indexing="ij"), dim=-1)
         for number, level in enumerate(levels):
-            centre = rearrange(cell, "b d h w -> (b h w) 1 1 d") / 2**number
+            center = rearrange(cell, "b d h w -> (b h w) 1 1 d") / 2**number
             size = torch.tensor([level.shape[3] - 1, level.shape[2] - 1])
-            out.append(F.grid_sample(level, 2 * (centre + window) / size - 1, align_corners=True).flatten(1))
+            out.append(F.grid_sample(level, 2 * (center + window) / size - 1, align_corners=True).flatten(1))
         return rearrange(torch.cat(out, dim=1), "(b h w) k -> b k h w", b=batch, h=height)
 
     def gate(self, suffix, hidden, x):

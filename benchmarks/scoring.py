@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lpa_cwm.metrics import Prediction, Scores, Truth, measure, summarise
+from lpa_cwm.metrics import Prediction, Scores, Truth, measure, summarize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from metrics_reference import plain_cmc, plain_tapvid
@@ -42,7 +42,7 @@ def timed(function, *given) -> tuple:
 
 
 def main() -> None:
-    """Score all videos, and some of them by plain loops as well; summarise; print."""
+    """Score all videos, and some of them by plain loops as well; summarize; print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--videos", type=int, default=1000, help="videos to score")
     parser.add_argument("--plain", type=int, default=20, help="videos also scored by plain loops, spread over the run")
@@ -60,7 +60,7 @@ def main() -> None:
             expected, seconds = timed(plain, *arrays)
             slow.append(seconds)
             assert all(abs(found[name] - value) < 1e-9 for name, value in expected.items())
-    _, bootstrap = timed(summarise, Scores("random", "noise", videos))
+    _, bootstrap = timed(summarize, Scores("random", "noise", videos))
     report(np.array(fast), np.array(slow), np.array(slow_lists), bootstrap)
 
 

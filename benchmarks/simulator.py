@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 import tyro
 
-from lpa_cwm.data.sim.assets import Assets, scanned
-from lpa_cwm.data.sim.clip import simulate_clip
-from lpa_cwm.data.sim.movi import movi_record
-from lpa_cwm.data.sim.pairs import SimulatedPairs
-from lpa_cwm.data.sim.rays import Eye
-from lpa_cwm.data.sim.recipe import RECIPES
-from lpa_cwm.data.sim.render import Film, pixel_centres
+from lpa_cwm.simulator.assets import Assets, scanned
+from lpa_cwm.simulator.clip import simulate_clip
+from lpa_cwm.simulator.movi import movi_record
+from lpa_cwm.simulator.pairs import SimulatedPairs
+from lpa_cwm.simulator.rays import Eye
+from lpa_cwm.simulator.recipe import RECIPES
+from lpa_cwm.simulator.render import Film, pixel_centers
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 PARTS = ("scene", "pictures", "flow and visibility", "256 tracks", "record, not counted")
@@ -64,7 +64,7 @@ class Simulator:
             for frame in range(0, len(clip) - 1, 3):
                 flow = clip.flow(frame, frame + 1)
                 now, later = clip.picture(frame).astype(np.float32), clip.picture(frame + 1).astype(np.float32)
-                guess = read(later, (pixel_centres(256) + flat(flow.offset)).T).reshape(256, 256, 3)
+                guess = read(later, (pixel_centers(256) + flat(flow.offset)).T).reshape(256, 256, 3)
                 warped.append(np.abs(guess - now)[flow.visible].mean())
                 unwarped.append(np.abs(later - now)[flow.visible].mean())
                 returns.append(there_and_back(clip, frame, flow))
@@ -121,13 +121,13 @@ def read(image, xy, mode="bicubic"):
 
 
 def there_and_back(clip, frame, flow):
-    """How far from a visible pixel's centre one ends who follows what is seen at its target back."""
+    """How far from a visible pixel's center one ends who follows what is seen at its target back."""
     seen = flow.visible.ravel()
-    centre = pixel_centres(256)[:, seen]
+    center = pixel_centers(256)[:, seen]
     eye, scene = Eye(clip.scene, 256), clip.scene
-    hits = eye.cast(scene.moment(frame + 1), centre + flat(flow.offset)[:, seen])
+    hits = eye.cast(scene.moment(frame + 1), center + flat(flow.offset)[:, seen])
     back, _ = eye.see(scene.moment(frame), scene.place(hits.local, hits.body, scene.moment(frame)))
-    return np.linalg.norm(back - centre, axis=0)
+    return np.linalg.norm(back - center, axis=0)
 
 
 def chained(clip):

@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from lpa_cwm.bundled import bundled_clip
-from lpa_cwm.data.video import write
+from lpa_cwm.io.video import write
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Track:
                 write(path, (clip[swing[i % len(swing)]] for i in range(count)), 12.0)
                 verb = ["track", str(path), "--grid", str(self.grid), "--save", str(Path(folder) / "tracks.csv")]
                 begin = time.perf_counter()
-                command = [sys.executable, "-c", "from lpa_cwm.cli import main; main()", *verb, *self.options]
+                command = [sys.executable, "-c", "from lpa_cwm.cli.main import main; main()", *verb, *self.options]
                 subprocess.run(command, check=True, capture_output=True)
                 spent = time.perf_counter() - begin
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10

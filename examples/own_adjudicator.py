@@ -3,7 +3,7 @@
 import torch
 
 import lpa_cwm as lc
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 
 def agreement(pair, candidates):
@@ -21,7 +21,7 @@ def main():
     truth = toy_truth(motion, queries, 2, clip.hw)
     errors = {}
     for name, adjudicator in {"uniform": "uniform", "agreement": agreement}.items():
-        tracks = lc.load(adjudicator, world, lc.Method(passes=0)).track(clip, queries)
+        tracks = lc.load(adjudicator, world, lc.TrackerConfig(passes=0)).track(clip, queries)
         errors[name] = (tracks.xy - truth.xy)[:, 1].norm(dim=-1).mean().item()
         believed = tracks.support[:, 1].mean().item()
         print(f"{name:10} mean error {errors[name]:.2f} px, believes {believed:.1f} of 10 candidates")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 import lpa_cwm as lc
-from lpa_cwm.geometry import pixel_centres
-from lpa_cwm.world.toy import ToyMotion, toy_clip, toy_truth
+from lpa_cwm.geometry import pixel_centers
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Panning:
 
     def intervene(self, scene, factual, xy):
         """Per query: how the prediction changes when a spot of light is added at the query."""
-        offset = pixel_centres((self.size, self.size)) - (xy + scene)[:, None, None]
+        offset = pixel_centers((self.size, self.size)) - (xy + scene)[:, None, None]
         spot = 0.2 * (-offset.square().sum(-1) / (2 * self.width**2)).exp()
         change = spot[:, None] * factual[None]
         return change[:, :, None].expand(-1, -1, 3, -1, -1)

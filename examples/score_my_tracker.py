@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lpa_cwm.cli import main as lpa_cwm
+from lpa_cwm.cli.main import main as lpa_cwm
 
 RASTER = 256
 

@@ -4,20 +4,20 @@ import tempfile
 from pathlib import Path
 
 import lpa_cwm as lc
-from lpa_cwm.world.compact.network import Network
+from lpa_cwm.worlds.layered.network import Network
 
 
 def main(folder=None):
     folder = Path(folder or tempfile.mkdtemp())
     # In place of these two: an adjudicator and a world model of your own training.
-    adjudicator, network = lc.Learned(), lc.CompactWorld.load().network
+    adjudicator, network = lc.LPA(), lc.LayeredMotionWorld.load().network
 
     adjudicator.save_pretrained(folder / "my-lpa")  # or adjudicator.push_to_hub("you/my-lpa")
     network.save_pretrained(folder / "my-world")
 
     # Elsewhere: a folder, or the name of a repository on the hub.
-    adjudicator = lc.Learned.from_pretrained(folder / "my-lpa")
-    world = lc.CompactWorld(Network.from_pretrained(folder / "my-world"))
+    adjudicator = lc.LPA.from_pretrained(folder / "my-lpa")
+    world = lc.LayeredMotionWorld(Network.from_pretrained(folder / "my-world"))
     tracker = lc.load(adjudicator, world)
     print(f"a tracker from {folder}; {sum(p.numel() for p in adjudicator.parameters()):,} parameters decide")
     return tracker

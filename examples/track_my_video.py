@@ -8,10 +8,10 @@ import sys
 import torch
 
 import lpa_cwm as lc
-from lpa_cwm.bundled import BODIES
+from lpa_cwm.bundled import DEMO_CLIP
 
 
-def main(path=BODIES):
+def main(path=DEMO_CLIP):
     clip = lc.read(path)
     height, width = clip.hw
     points = torch.tensor([[0.3, 0.5], [0.5, 0.5], [0.7, 0.5]]) * torch.tensor([width, height])

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import lpa_cwm as lc
-from lpa_cwm.cli import main as lpa_cwm
-from lpa_cwm.keys import generator
-from lpa_cwm.world.toy import ToyMotion, toy_clip, toy_truth
+from lpa_cwm.cli.main import main as lpa_cwm
+from lpa_cwm.rng import generator
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 
 
 def write_videos(path, names, tracks=6, frames=3):

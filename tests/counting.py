@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lpa_cwm.world.wrapped import Wrapped
+from lpa_cwm.worlds.wrapped import Wrapped
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ def window(field, column, row, side):
     ]
 
 
-def edge(grey, r, c):
-    height, width = grey.shape
-    down = (grey[min(r + 1, height - 1), c] - grey[max(r - 1, 0), c]) / (min(r + 1, height - 1) - max(r - 1, 0))
-    across = (grey[r, min(c + 1, width - 1)] - grey[r, max(c - 1, 0)]) / (min(c + 1, width - 1) - max(c - 1, 0))
+def edge(gray, r, c):
+    height, width = gray.shape
+    down = (gray[min(r + 1, height - 1), c] - gray[max(r - 1, 0), c]) / (min(r + 1, height - 1) - max(r - 1, 0))
+    across = (gray[r, min(c + 1, width - 1)] - gray[r, max(c - 1, 0)]) / (min(c + 1, width - 1) - max(c - 1, 0))
     return math.hypot(float(down), float(across))
 
 
@@ -35,9 +35,9 @@ def reference(pair, xy, peak, field):
     ]
     small = 1e-8
     change = (pair.target - pair.source).abs().mean(0)
-    grey = 0.299 * pair.source[0] + 0.587 * pair.source[1] + 0.114 * pair.source[2]
-    edges = torch.tensor([[edge(grey, r, c) for c in range(width)] for r in range(height)])
-    shares = [v / (total + small) for v in values]
+    gray = 0.299 * pair.source[0] + 0.587 * pair.source[1] + 0.114 * pair.source[2]
+    edges = torch.tensor([[edge(gray, r, c) for c in range(width)] for r in range(height)])
+    normalize_weights = [v / (total + small) for v in values]
     return [
         float(peak[1] - xy[1]) / height,
         float(peak[0] - xy[0]) / width,
@@ -52,7 +52,7 @@ def reference(pair, xy, peak, field):
         sum(window(field, column, row, 7)) / (total + small),
         sum(window(field, column, row, 15)) / (total + small),
         sum(window(field, column, row, 31)) / (total + small),
-        -sum(s * math.log(s) for s in shares if s > 0) / math.log(height * width),
+        -sum(s * math.log(s) for s in normalize_weights if s > 0) / math.log(height * width),
         plain.fmean(window(change, column, row, 7)),
         plain.fmean(window(edges, column, row, 7)),
     ]

@@ -65,7 +65,7 @@ def recoveries(segment, shown):
 
 def plain_cmc(xy, visible, truth_xy, truth_visible, query_frame, motion=4.0, coverage=0.8):
     """CMC of one video."""
-    shares, complete, success, longest, ceiling, gaps = [], [], {4: [], 8: []}, [], [], []
+    normalize_weights, complete, success, longest, ceiling, gaps = [], [], {4: [], 8: []}, [], [], []
     hits = dict.fromkeys(THRESHOLDS, 0)
     total = covered = hidden = rightly = 0
     for i in range(len(xy)):
@@ -86,8 +86,8 @@ def plain_cmc(xy, visible, truth_xy, truth_visible, query_frame, motion=4.0, cov
             for error in errors:
                 hits[k] += error < k
         total, covered = total + seen, covered + len(errors)
-        shares.append(len(errors) / seen)
-        complete.append(shares[-1] >= coverage)
+        normalize_weights.append(len(errors) / seen)
+        complete.append(normalize_weights[-1] >= coverage)
         for k in success:
             success[k].append(complete[-1] and bool(errors) and mean(errors) <= k)
         parts = segments(truth_visible[i], query)
@@ -96,7 +96,7 @@ def plain_cmc(xy, visible, truth_xy, truth_visible, query_frame, motion=4.0, cov
         gaps.append(sum(recoveries(part, shown) for part in parts))
     wrongly, claimed_visible = total - covered, hidden - rightly
     return {
-        "coverage": mean(shares),
+        "coverage": mean(normalize_weights),
         "complete": mean(complete),
         "cts_4": mean(success[4]),
         "cts_8": mean(success[8]),

@@ -4,17 +4,17 @@ import json
 
 import pytest
 import torch
+from lpa_cwm.worlds.remember import Remembering
 
 from counting import Counting
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.cli import main
-from lpa_cwm.config import Method
-from lpa_cwm.experiments.variants import VARIANTS
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.cli.main import main
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.evaluation.variants import VARIANTS
 from lpa_cwm.tracker import CwmTracker, track_together
-from lpa_cwm.training.evidence_cache import cache
+from lpa_cwm.training.feature_cache import cache
 from lpa_cwm.types import Grid
-from lpa_cwm.world.remember import Remembering
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
 from tapvid_files import entries, save
 from test_lpa_training import job
 
@@ -28,7 +28,11 @@ def test_together_they_answer_as_each_alone_and_ask_less(passes):
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 3, (64, 64))
     world = Counting(ToyWorld(size=64, sigma=2.0, error=5.0, wrong=0.4))
     remembering = Remembering(world)
-    settings = [(uniform, Method(passes=passes)), (first, Method(passes=0)), (uniform, Method(localise="standard"))]
+    settings = [
+        (uniform, TrackerConfig(passes=passes)),
+        (first, TrackerConfig(passes=0)),
+        (uniform, TrackerConfig(localize="standard")),
+    ]
     together = track_together([CwmTracker(remembering, *one) for one in settings], clip, Grid(2))
     joint = sum(world.masks)
     world.masks.clear()

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lpa_cwm.adjudicate.analytic import SIZE, Analytic, disc, mean_around, prepare
-from lpa_cwm.interfaces import Adjudicator
-from lpa_cwm.keys import generator
+from lpa_cwm.adjudicators.apa import APA, SIZE, disc, mean_around, prepare
+from lpa_cwm.protocols import Adjudicator
+from lpa_cwm.rng import generator
 from lpa_cwm.types import Candidates, Pair
 
 
@@ -43,7 +43,7 @@ def moving():
     return Stored(score), pair_of(noise(3, 256, 256, name="source"), noise(3, 256, 256, name="target"))
 
 
-def loop_gradient(score, source, target, stabiliser):
+def loop_gradient(score, source, target, stabilizer):
     """Eq. 3, one pixel at a time, in Python's own doubles."""
     height, width = score.shape[1:]
     score, source, target = (tensor.tolist() for tensor in (score, source, target))
@@ -53,12 +53,12 @@ def loop_gradient(score, source, target, stabiliser):
             s = [score[c][i][j] for c in range(3)]
             change = [target[c][i][j] - source[c][i][j] for c in range(3)]
             inner = sum(a * b for a, b in zip(s, change, strict=True))
-            result[i][j] = math.sqrt(sum(a * a for a in s)) / (abs(inner) + stabiliser)
+            result[i][j] = math.sqrt(sum(a * a for a in s)) / (abs(inner) + stabilizer)
     return result
 
 
 def loop_bilinear(image, side):
-    """Bilinear resize with pixel centres at the half and the border repeated."""
+    """Bilinear resize with pixel centers at the half and the border repeated."""
     size = len(image)
 
     def taps(i):
@@ -110,7 +110,7 @@ def assert_like_loop(field, pair, weights):
 
 def test_weights_equal_plain_loop(moving):
     field, pair = moving
-    weights = Analytic(field)(pair, candidates_at(PEAKS))
+    weights = APA(field)(pair, candidates_at(PEAKS))
     assert weights.std(dim=-1).min() > 1e-3
     assert_like_loop(field, pair, weights)
 
@@ -118,7 +118,7 @@ def test_weights_equal_plain_loop(moving):
 def test_weights_equal_plain_loop_where_part_of_the_frame_stands_still(moving):
     field, pair = moving
     pair.target[:, :, :100] = pair.source[:, :, :100]
-    weights = Analytic(field)(pair, candidates_at(PEAKS))
+    weights = APA(field)(pair, candidates_at(PEAKS))
     assert weights.max() > 0.3
     assert_like_loop(field, pair, weights)
 
@@ -126,15 +126,15 @@ def test_weights_equal_plain_loop_where_part_of_the_frame_stands_still(moving):
 def test_identical_frames_saturate_every_candidate(moving):
     field, pair = moving
     still = pair_of(pair.source, pair.source.clone())
-    torch.testing.assert_close(Analytic(field).gradient(still), field.score.double().norm(dim=0) * 1e6)
-    weights = Analytic(field)(still, candidates_at(PEAKS))
+    torch.testing.assert_close(APA(field).gradient(still), field.score.double().norm(dim=0) * 1e6)
+    weights = APA(field)(still, candidates_at(PEAKS))
     torch.testing.assert_close(weights, torch.full((2, 5), 0.2))
 
 
 def test_silent_score_falls_to_the_lower_clip(moving):
     _, pair = moving
     field = Stored(torch.zeros(3, SIZE, SIZE))
-    torch.testing.assert_close(Analytic(field)(pair, candidates_at(PEAKS)), torch.full((2, 5), 0.2))
+    torch.testing.assert_close(APA(field)(pair, candidates_at(PEAKS)), torch.full((2, 5), 0.2))
 
 
 def test_both_clips_bound_the_ratio_of_weights(moving):
@@ -142,21 +142,21 @@ def test_both_clips_bound_the_ratio_of_weights(moving):
     pair.target[:, :, :128] = pair.source[:, :, :128]
     field.score[:, :, SIZE // 2 :] = 0
     peak = torch.tensor([[[30.5, 99.5], [220.5, 99.5]]])
-    weights = Analytic(field)(pair, candidates_at(peak))
+    weights = APA(field)(pair, candidates_at(peak))
     torch.testing.assert_close(weights[0, 0] / weights[0, 1], torch.tensor(1e6), rtol=1e-5, atol=0)
 
 
 def test_ceiling_bounds_single_pixels(moving):
     field, pair = moving
     pair.target[:, 100, 100] = pair.source[:, 100, 100]
-    bounded = Analytic(field, ceiling=5.0, low=1e-9, high=1e9)
+    bounded = APA(field, ceiling=5.0, low=1e-9, high=1e9)
     peak = torch.tensor([[[100.5, 100.5], [180.5, 180.5]]])
     assert bounded(pair, candidates_at(peak)).max() < 0.7
 
 
-def test_weights_are_permutation_equivariant_and_normalised(moving):
+def test_weights_are_permutation_equivariant_and_normalized(moving):
     field, pair = moving
-    adjudicator = Analytic(field)
+    adjudicator = APA(field)
     order = torch.tensor([3, 0, 4, 2, 1])
     weights = adjudicator(pair, candidates_at(PEAKS))
     torch.testing.assert_close(adjudicator(pair, candidates_at(PEAKS[:, order])), weights[:, order], rtol=0, atol=0)
@@ -166,7 +166,7 @@ def test_weights_are_permutation_equivariant_and_normalised(moving):
 
 def test_batch_equals_single_queries(moving):
     field, pair = moving
-    adjudicator = Analytic(field)
+    adjudicator = APA(field)
     together = adjudicator(pair, candidates_at(PEAKS))
     alone = torch.cat([adjudicator(pair, candidates_at(PEAKS[i : i + 1])) for i in range(2)])
     assert torch.equal(together, alone)
@@ -174,7 +174,7 @@ def test_batch_equals_single_queries(moving):
 
 def test_score_is_asked_once_per_source(moving):
     field, pair = moving
-    adjudicator = Analytic(field)
+    adjudicator = APA(field)
     for target in (pair.target, pair.source, pair.target):
         for peaks in (PEAKS, PEAKS[:1]):
             adjudicator(pair_of(pair.source, target), candidates_at(peaks))
@@ -184,7 +184,7 @@ def test_score_is_asked_once_per_source(moving):
 
 
 def test_is_an_adjudicator(moving):
-    assert isinstance(Analytic(moving[0]), Adjudicator)
+    assert isinstance(APA(moving[0]), Adjudicator)
 
 
 @pytest.mark.parametrize(("radius", "count"), [(0, 1), (1, 5), (2, 13), (6, 113)])

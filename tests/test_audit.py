@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lpa_cwm.adjudicate.evidence import STRENGTH
-from lpa_cwm.cli import main
-from lpa_cwm.experiments.audit import BEST, audit, by_video, counts_of_right, gap_closed, hits
+from lpa_cwm.adjudicators.features import STRENGTH
+from lpa_cwm.cli.main import main
+from lpa_cwm.evaluation.audit import BEST, audit, by_video, counts_of_right, gap_closed, hits
 from lpa_cwm.report.audit import choice, draw, table
-from lpa_cwm.training.evidence_cache import Groups
+from lpa_cwm.training.feature_cache import CandidateSets
 
 
 def groups(peak, end):
     """Candidates without evidence."""
     g, m = peak.shape[:2]
-    return Groups(
+    return CandidateSets(
         source=torch.zeros(g, 3, 32, 32),
         target=torch.zeros(g, m, 3, 32, 32),
         near=torch.zeros(g, m, 32, 32),

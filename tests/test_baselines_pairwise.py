@@ -9,9 +9,9 @@ import torch
 from lpa_cwm import InputError
 from lpa_cwm.baselines.dis import Dis
 from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker
+from lpa_cwm.baselines.registry import BASELINES, get_baseline
 from lpa_cwm.baselines.static import StaticPoint
-from lpa_cwm.baselines.table import RIVALS, rival
-from lpa_cwm.interfaces import Tracker
+from lpa_cwm.protocols import Tracker
 from lpa_cwm.types import Clip, Queries
 
 HEIGHT, WIDTH, FRAMES = 20, 30, 6
@@ -43,7 +43,7 @@ def queries(count=40):
 
 
 def bilinear(image, x, y):
-    """Value at raster point (x, y), centres at the half, border repeated."""
+    """Value at raster point (x, y), centers at the half, border repeated."""
     u, v = min(max(x - 0.5, 0), WIDTH - 1), min(max(y - 0.5, 0), HEIGHT - 1)
     i, j = min(int(u), WIDTH - 2), min(int(v), HEIGHT - 2)
     a, b = u - i, v - j
@@ -149,23 +149,23 @@ def test_dis_follows_a_shift_in_the_right_direction():
 
 
 def test_every_rival_introduces_itself():
-    for name, entry in RIVALS.items():
+    for name, entry in BASELINES.items():
         assert entry.name == name
         assert entry.what.endswith(".")
-        assert entry.licence
+        assert entry.license
         assert entry.source
         lacking = entry.missing()
         assert lacking is None or lacking.endswith(".")
 
 
 def test_rivals_that_need_nothing_load():
-    assert isinstance(rival("static").load(), Tracker)
-    assert isinstance(rival("dis").load(), Tracker)
-    assert rival("static").identity() == rival("dis").identity() == {}
+    assert isinstance(get_baseline("static").load(), Tracker)
+    assert isinstance(get_baseline("dis").load(), Tracker)
+    assert get_baseline("static").identity() == rival("dis").identity() == {}
     with pytest.raises(InputError, match="dis takes no checkpoint; ask for it as 'dis', not 'dis:x'"):
-        rival("dis:x")
+        get_baseline("dis:x")
 
 
 def test_unknown_rivals_are_named():
     with pytest.raises(InputError, match="'rafft' is no known method; choose one of static, dis"):
-        rival("rafft")
+        get_baseline("rafft")

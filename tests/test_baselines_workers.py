@@ -18,13 +18,13 @@ import torch
 from lpa_cwm import InputError
 from lpa_cwm.baselines import external
 from lpa_cwm.baselines.ptlflow import PtlflowFlow
+from lpa_cwm.baselines.registry import BASELINES, get_baseline
 from lpa_cwm.baselines.settings import settings_file
-from lpa_cwm.baselines.table import RIVALS, rival
 from lpa_cwm.baselines.worker import Checkout, Worker, WorkerTracker
 from lpa_cwm.baselines.workers import sea_raft, serve
 from lpa_cwm.types import Clip, Queries
 
-SEA_RAFT, GMRW, DODUO, COTRACKER3 = (RIVALS[name] for name in ("sea-raft", "gmrw", "doduo", "cotracker3"))
+SEA_RAFT, GMRW, DODUO, COTRACKER3 = (BASELINES[name] for name in ("sea-raft", "gmrw", "doduo", "cotracker3"))
 STAND_INS = Path(__file__).parent / "stand_ins"
 START, STEP = np.array([16, 32]), np.array([8, -4])
 """Corner of the marker in the first frame, and its motion per frame, in x and y."""
@@ -42,7 +42,7 @@ def clip(frames=5, hw=(48, 80), hidden=(), blue=None):
 
 
 def queries():
-    """The centre of the marker's corner pixel, in the first frame and in the third."""
+    """The center of the marker's corner pixel, in the first frame and in the third."""
     xy = np.stack([START + frame * STEP + 0.5 for frame in (0, 2)]).astype(np.float32)
     return Queries(torch.from_numpy(xy), torch.tensor([0, 2]))
 
@@ -53,7 +53,7 @@ def expected(frames=5):
 
 
 def checkpoint(method, path):
-    """Random weights in the published container, except those that the stand-in's behaviour hangs on."""
+    """Random weights in the published container, except those that the stand-in's behavior hangs on."""
     conv = {"weight": torch.randn(64, 6, 7, 7), "bias": torch.randn(64)}
     content = {
         "sea_raft": {
@@ -326,7 +326,7 @@ def test_unknown_settings_and_limits_are_refused(place):
 def test_predictions_are_known_by_their_weights_and_options(place):
     where = place("gmrw")
     content = hashlib.sha256(where["checkpoint"].read_bytes()).hexdigest()
-    named = rival(f"gmrw:{where['checkpoint']}")
+    named = get_baseline(f"gmrw:{where['checkpoint']}")
     assert named.identity(upsample=4) == {"checkpoint": f"sha256:{content}", "upsample": "4"}
     assert named.identity(device="cuda") == {"checkpoint": f"sha256:{content}"}
     assert GMRW.identity() == {}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lpa_cwm.cli import main
-from lpa_cwm.commands import COMMANDS, parse
-from lpa_cwm.commands.train import SUBJECTS
+from lpa_cwm.cli import COMMANDS, parse
+from lpa_cwm.cli.main import main
+from lpa_cwm.cli.train import SUBJECTS
 
 PROGRAM = Path(sys.executable).parent / "lpa-cwm"
 SILENT = {"train", "convert", "ablate", "compare", "simulate", "demo", "completion"}
@@ -46,13 +46,13 @@ class Stand:
     ],
 )
 def test_foreseen_failures_have_a_code_and_a_sentence(monkeypatch, capsys, error, code, said):
-    monkeypatch.setattr("lpa_cwm.cli.parse", lambda arguments: Stand(error))
+    monkeypatch.setattr("lpa_cwm.cli.main.parse", lambda arguments: Stand(error))
     assert ended("track") == code
     assert said in capsys.readouterr().err
 
 
 def test_the_unforeseen_is_not_hidden(monkeypatch):
-    monkeypatch.setattr("lpa_cwm.cli.parse", lambda arguments: Stand(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("lpa_cwm.cli.main.parse", lambda arguments: Stand(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):
         main(["track"])
 

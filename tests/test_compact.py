@@ -4,17 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lpa_cwm.geometry import pixel_centres, to_sampler
-from lpa_cwm.interfaces import WorldModel
-from lpa_cwm.world.compact.bump import Bump
-from lpa_cwm.world.compact.likeness import smooth_basis
-from lpa_cwm.world.compact.match import Ground, match
-from lpa_cwm.world.compact.network import Network, pixels_of
-from lpa_cwm.world.compact.patches import PATCH, patch_centres
-from lpa_cwm.world.compact.propagate import Hearing, divide, fit, moments, solve, strongest
-from lpa_cwm.world.compact.read import EVIDENCE, Voters
-from lpa_cwm.world.compact.render import draw
-from lpa_cwm.world.compact.world import CompactWorld
+from lpa_cwm.geometry import pixel_centers, to_sampler
+from lpa_cwm.protocols import WorldModel
+from lpa_cwm.worlds.layered.block_matching import smooth_basis
+from lpa_cwm.worlds.layered.densify import Hearing, divide, fit, moments, solve, strongest
+from lpa_cwm.worlds.layered.intervention import GaussianBump
+from lpa_cwm.worlds.layered.network import Network, pixels_of
+from lpa_cwm.worlds.layered.patches import PATCH, patch_centers
+from lpa_cwm.worlds.layered.refine import Ground, match
+from lpa_cwm.worlds.layered.reliability import EVIDENCE, Voters
+from lpa_cwm.worlds.layered.render import draw
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
 SIZE = 64
 HW = (SIZE, SIZE)
@@ -22,7 +22,7 @@ CELLS = (SIZE // PATCH) ** 2
 
 
 def texture(seed, size=SIZE, blur=2):
-    """Smooth colour noise, so that bilinear shifts of it are faithful."""
+    """Smooth color noise, so that bilinear shifts of it are faithful."""
     noise = torch.rand(1, 3, size + 4 * blur, size + 4 * blur, generator=torch.Generator().manual_seed(seed))
     for _ in range(2):
         noise = F.avg_pool2d(noise, 2 * blur + 1, stride=1)
@@ -32,7 +32,7 @@ def texture(seed, size=SIZE, blur=2):
 
 def shifted(image, shift):
     """The image moved by (x, y) pixels, the border repeated."""
-    grid = to_sampler(pixel_centres(HW) - torch.tensor(shift), HW)
+    grid = to_sampler(pixel_centers(HW) - torch.tensor(shift), HW)
     return F.grid_sample(image[None], grid[None], padding_mode="border", align_corners=False)[0]
 
 
@@ -49,7 +49,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def world(network):
-    return CompactWorld(network, size=SIZE)
+    return LayeredMotionWorld(network, size=SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_content_is_the_total_effect_of_a_renderer_with_motion_frozen(world, sce
 
 
 def test_total_is_perturb_run_again_subtract(network, frames, hidden):
-    total = CompactWorld(network, "total", size=SIZE)
+    total = LayeredMotionWorld(network, "total", size=SIZE)
     source, target = frames
     scene = total.observe(source, target)
     factual = total.imagine(scene, hidden)
@@ -119,7 +119,7 @@ def test_total_is_perturb_run_again_subtract(network, frames, hidden):
 
 @pytest.mark.parametrize("kind", ["content", "total"])
 def test_nothing_changes_on_visible_patches(network, frames, hidden, kind):
-    world = CompactWorld(network, kind, size=SIZE)
+    world = LayeredMotionWorld(network, kind, size=SIZE)
     scene = world.observe(*frames)
     response = world.intervene(scene, world.imagine(scene, hidden), torch.tensor([[30.0, 30.0]]))
     visible = ~pixels_of(hidden, HW)[None, :, None].expand_as(response)
@@ -134,7 +134,7 @@ def test_weights_are_shares(factual):
 
 
 def test_bump_between_pixels_is_bilinear():
-    bump = Bump()
+    bump = GaussianBump()
     xy = torch.tensor([[7.3, 11.9]])
     places = torch.rand(500, 2, generator=torch.Generator().manual_seed(3)) * 30 - 3
     image = bump.image(xy, (24, 24))
@@ -156,7 +156,7 @@ def test_basis_is_orthonormal_up_to_the_means():
 def test_matches_find_a_shift_to_a_tenth_of_a_pixel(shift):
     source = texture(5)
     target = shifted(source, shift)
-    inner = [c for c in range(CELLS) if ((patch_centres(HW)[c] - torch.tensor(shift) - 32).abs() < 26).all()]
+    inner = [c for c in range(CELLS) if ((patch_centers(HW)[c] - torch.tensor(shift) - 32).abs() < 26).all()]
     matches = match(Ground.of(source[None]), target[None], torch.tensor([inner]), keep=4).matches
     error = (matches.offset[0, :, 0] + torch.tensor(shift)).norm(dim=-1)
     assert error.median() < 0.1
@@ -165,7 +165,7 @@ def test_matches_find_a_shift_to_a_tenth_of_a_pixel(shift):
 
 def test_a_source_is_described_once_and_never_taken_for_another(network, frames, monkeypatch):
     source, target = frames
-    world, described = CompactWorld(network, size=SIZE), []
+    world, described = LayeredMotionWorld(network, size=SIZE), []
     look = network.look
     monkeypatch.setattr(network, "look", lambda image: described.append(image) or look(image))
     world.observe(source, target)
@@ -175,7 +175,7 @@ def test_a_source_is_described_once_and_never_taken_for_another(network, frames,
     assert len(described) == 2
     torch.testing.assert_close(again.view.source[0], source)
     torch.testing.assert_close(other.view.source[0], target)
-    fresh = CompactWorld(network, size=SIZE).observe(target, source)
+    fresh = LayeredMotionWorld(network, size=SIZE).observe(target, source)
     torch.testing.assert_close(other.looks.matches.offset, fresh.looks.matches.offset)
 
 
@@ -185,17 +185,17 @@ def test_a_match_depends_on_its_own_patch_alone(frames):
     every = match(Ground.of(source[None]), target[None], patches, keep=4)
     other = target.clone()
     other[:, :, :32] = 0.3
-    kept = [c for c in range(CELLS) if patch_centres(HW)[c, 0] > 32]
+    kept = [c for c in range(CELLS) if patch_centers(HW)[c, 0] > 32]
     again = match(Ground.of(source[None]), other[None], torch.tensor([kept]), keep=4)
     torch.testing.assert_close(again.matches.offset[0], every.matches.offset[0, kept])
     torch.testing.assert_close(again.likeness[0], every.likeness[0, kept])
 
 
 def voters(count, offset_of):
-    centre = torch.rand(1, count, 2, generator=torch.Generator().manual_seed(1)) * SIZE
+    center = torch.rand(1, count, 2, generator=torch.Generator().manual_seed(1)) * SIZE
     return Voters(
-        centre=centre,
-        offset=offset_of(centre),
+        center=center,
+        offset=offset_of(center),
         log_belief=torch.zeros(1, count),
         linear=torch.zeros(1, count, 2, 2),
         light=torch.zeros(1, count, 3),
@@ -208,12 +208,12 @@ def voters(count, offset_of):
 def test_an_affine_motion_is_fitted_exactly():
     linear = torch.tensor([[0.05, -0.1], [0.08, 0.02]])
     shift = torch.tensor([3.0, -1.0])
-    centres = patch_centres(HW)
+    centers = patch_centers(HW)
     crowd = voters(20, lambda xy: xy @ linear.T + shift)
     weight = torch.rand(1, CELLS, 2, 20).softmax(-1)
     mean, sums = weight @ crowd.offset[:, None], weight @ moments(crowd).flatten(2)[:, None]
-    offset, gradient = fit(mean, sums, centres, torch.tensor(1e-7))
-    torch.testing.assert_close(offset[0, :, 0], centres @ linear.T + shift, atol=0.05, rtol=0)
+    offset, gradient = fit(mean, sums, centers, torch.tensor(1e-7))
+    torch.testing.assert_close(offset[0, :, 0], centers @ linear.T + shift, atol=0.05, rtol=0)
     torch.testing.assert_close(gradient, linear.expand_as(gradient), atol=2e-3, rtol=0)
 
 
@@ -234,9 +234,9 @@ def test_motions_are_told_apart_and_no_weight_is_used_twice():
     seeds = strongest(hearing, weight.gather(2, heard), kin, torch.tensor(1.0), 3)
     groups = torch.tensor([0, 0, 0, 1, 1, 2])[seeds[0, 0]]
     assert sorted(groups.tolist()) == [0, 1, 2]
-    shares = hearing.spread(divide(hearing, weight.gather(2, heard), kin, seeds))
-    assert (shares.sum(2) <= weight + 1e-6).all()
-    torch.testing.assert_close(shares.sum(2), weight, atol=1e-3, rtol=0)
+    normalize_weights = hearing.spread(divide(hearing, weight.gather(2, heard), kin, seeds))
+    assert (normalize_weights.sum(2) <= weight + 1e-6).all()
+    torch.testing.assert_close(normalize_weights.sum(2), weight, atol=1e-3, rtol=0)
 
 
 def test_gradients_reach_every_weight():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.data.correspondence import Filter, MatchSampler, Tally, Verdict
-from lpa_cwm.data.movif import MoviClips, read_clip
-from lpa_cwm.data.pairs import split_of
-from lpa_cwm.data.tfrecord import Shard
+from lpa_cwm.datasets.movif import MoviClips, read_clip
+from lpa_cwm.datasets.point_pairs import Filter, MatchSampler, Tally, Verdict
+from lpa_cwm.datasets.tfrecord import Shard
+from lpa_cwm.synth.pairs import split_of
 from movi_files import drift, write
 
 
@@ -86,7 +86,7 @@ def test_points_and_goals_are_at_the_training_scale(clip):
     matches, _ = MatchSampler(points=50)(clip, 1)
     assert matches.source.shape == matches.target.shape == (3, 256, 256)
     assert torch.allclose(matches.goal - matches.xy, torch.tensor([12.0, -6.0]), atol=0.01)
-    # The centre of native pixel i is at 2 i + 1.
+    # The center of native pixel i is at 2 i + 1.
     assert torch.equal(matches.xy % 2, torch.ones(50, 2))
     native, _ = MatchSampler(points=50, size=128)(clip, 1)
     assert torch.equal(native.xy * 2, matches.xy)

@@ -1,13 +1,13 @@
-"""Aggregation and localisation against plain loops and by their laws."""
+"""Aggregation and localization against plain loops and by their laws."""
 
 import math
 
 import pytest
 import torch
 
-from lpa_cwm.config import Method
-from lpa_cwm.decode import Distribution, aggregate, distribution, localise, reduce, updates
-from lpa_cwm.geometry import pixel_centres
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.decode import Distribution, aggregate, distribution, localize, reduce, updates
+from lpa_cwm.geometry import pixel_centers
 
 
 def blob(x, y, height, size=64, sigma=2.0):
@@ -36,7 +36,7 @@ def plain_windowed(field, sharpness, windows):
 @pytest.mark.parametrize("windows", [0, 1, 2])
 def test_windows_equal_the_plain_formulas(windows):
     response = torch.rand(1, 3, 9, 13, generator=torch.Generator().manual_seed(1)) * 0.1
-    method = Method(sharpness=50.0)
+    method = TrackerConfig(sharpness=50.0)
     *_, last = updates(distribution(response, method), windows)
     expected = plain_windowed(response.abs().sum(1)[0] / 3, 50, windows)
     torch.testing.assert_close(last.probability()[0], expected, atol=1e-6, rtol=1e-4)
@@ -45,8 +45,8 @@ def test_windows_equal_the_plain_formulas(windows):
 def test_a_distant_second_peak_is_suppressed():
     """Two blobs side by side are slightly lower than a lone distant one; the window decides for the company."""
     response = torch.maximum(blob(20, 20, 0.100), blob(24, 22, 0.100)) + blob(56, 56, 0.1005)
-    standard = localise(response, Method(localise="standard", sharpness=100.0))
-    windowed = localise(response, Method(sharpness=100.0))
+    standard = localize(response, TrackerConfig(localize="standard", sharpness=100.0))
+    windowed = localize(response, TrackerConfig(sharpness=100.0))
     assert standard.tolist() == [[56.5, 56.5]]
     assert (windowed - torch.tensor([[22.5, 21.5]])).norm() < 4
 
@@ -71,8 +71,8 @@ def test_permuting_candidates_leaves_the_endpoint():
     response = torch.randn(1, 5, 3, 16, 16)
     weights = torch.rand(1, 5).softmax(1)
     order = torch.randperm(5)
-    a = localise(aggregate(response, weights), Method())
-    b = localise(aggregate(response[:, order], weights[:, order]), Method())
+    a = localize(aggregate(response, weights), TrackerConfig())
+    b = localize(aggregate(response[:, order], weights[:, order]), TrackerConfig())
     # Sums in another order differ in the last bits, and so do answers between pixels.
     torch.testing.assert_close(a, b)
 
@@ -88,20 +88,20 @@ def test_a_window_never_collapses():
 def test_the_first_of_equal_peaks_in_raster_order():
     field = torch.zeros(1, 3, 4, 4)
     field[0, :, 1, 2] = field[0, :, 3, 0] = 1
-    assert localise(field, Method(localise="standard")).tolist() == [[2.5, 1.5]]
+    assert localize(field, TrackerConfig(localize="standard")).tolist() == [[2.5, 1.5]]
 
 
 def test_a_summit_is_found_between_pixels():
     """The logarithm of a Gaussian is a parabola, whose top lies at the Gaussian's middle."""
     draw = torch.Generator().manual_seed(4)
     middle = 8 + 16 * torch.rand(20, 2, generator=draw)
-    grid = pixel_centres((32, 32))
+    grid = pixel_centers((32, 32))
     logits = -0.5 * (grid - middle[:, None, None]).square().sum(-1) / 3.0**2
-    torch.testing.assert_close(Distribution(logits).summit(), middle, atol=1e-3, rtol=0)
+    torch.testing.assert_close(Distribution(logits).subpixel_peak(), middle, atol=1e-3, rtol=0)
     torch.testing.assert_close(Distribution(logits).peak(), middle, atol=0.5, rtol=0)
 
 
-def test_a_summit_at_the_border_or_on_a_plateau_is_a_pixels_centre():
+def test_a_summit_at_the_border_or_on_a_plateau_is_a_pixels_center():
     logits = torch.zeros(2, 6, 7)
     logits[0, 0, 6] = 5
-    assert torch.equal(Distribution(logits).summit(), Distribution(logits).peak())
+    assert torch.equal(Distribution(logits).subpixel_peak(), Distribution(logits).peak())

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm import hub
-from lpa_cwm.commands import COMMANDS
-from lpa_cwm.config import Method
-from lpa_cwm.data.video import read, write
-from lpa_cwm.demo import models, run, why
-from lpa_cwm.demo.desk import Choice, Desk, check_world
-from lpa_cwm.demo.pictures import PALETTE, heat, ink, logarithmic, numbered, side_by_side
-from lpa_cwm.demo.session import MOST_POINTS, Point, Session, cleared, clicked, queries, undone
-from lpa_cwm.demo.upload import Limits, admitted, guarded, shortened
+from lpa_cwm import registry
+from lpa_cwm.cli import COMMANDS
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.video import read, write
+from lpa_cwm.page import models, run, why
+from lpa_cwm.page.desk import Choice, Desk, check_world
+from lpa_cwm.page.pictures import PALETTE, heat, ink, logarithmic, numbered, side_by_side
+from lpa_cwm.page.session import MOST_POINTS, Point, Session, cleared, clicked, queries, undone
+from lpa_cwm.page.upload import Limits, admitted, guarded, shortened
 from lpa_cwm.types import Tracks
-from lpa_cwm.world.toy import ToyMotion, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 CLIP = toy_clip(ToyMotion(shift=(0.02, 0.01)), 4, (60, 80), name="toy")
 
@@ -65,11 +65,11 @@ def test_every_change_can_be_undone(session):
     assert undone(now) == now == cleared(now)
 
 
-def test_a_point_keeps_its_colour_and_a_new_one_takes_the_free_one(session):
+def test_a_point_keeps_its_color_and_a_new_one_takes_the_free_one(session):
     three = clicked(clicked(clicked(session, 10.0, 10.0, 0), 30.0, 10.0, 0), 50.0, 10.0, 0)
     less = clicked(three, 30.0, 10.0, 0)
-    assert [point.colour for point in less.points] == [0, 2]
-    assert [point.colour for point in clicked(less, 70.0, 10.0, 0).points] == [0, 2, 1]
+    assert [point.color for point in less.points] == [0, 2]
+    assert [point.color for point in clicked(less, 70.0, 10.0, 0).points] == [0, 2, 1]
 
 
 def test_what_cannot_be_clicked(session):
@@ -125,7 +125,7 @@ def test_a_broken_upload_is_a_sentence_without_our_folders(tmp_path, content):
 
 
 def test_frames_without_end_are_refused_before_they_are_decoded(video, tmp_path, monkeypatch):
-    monkeypatch.setattr("lpa_cwm.demo.upload.read", lambda path: pytest.fail("decoded"))
+    monkeypatch.setattr("lpa_cwm.page.upload.read", lambda path: pytest.fail("decoded"))
     with pytest.raises(InputError, match="frames"):
         admitted(video, tmp_path / "tab", Limits(frames=2))
 
@@ -150,7 +150,7 @@ def test_a_run_is_the_trackers_own_and_is_reported(session):
     heard = []
     tracks = follow_toy(points, ("uniform", "apa"), report=lambda *news: heard.append(news))
     for method, found in tracks.items():
-        direct = hub.load(method, "toy").track(CLIP, queries(points))
+        direct = registry.load(method, "toy").track(CLIP, queries(points))
         assert torch.equal(found.xy.nan_to_num(), direct.xy.nan_to_num())
     assert heard == [(done, 5) for done in range(5)]
 
@@ -207,7 +207,7 @@ def test_the_toy_world_is_for_its_own_clip(session):
 
 
 def test_lpa_is_offered_once_its_weights_are_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "packaged_lpa", lambda: tmp_path / "lpa.safetensors")
+    monkeypatch.setattr(registry, "bundled_lpa", lambda: tmp_path / "lpa.safetensors")
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
     assert models.runnable_methods() == ["uniform", "apa"]
     assert any("LPA" in sentence for sentence in models.absences())
@@ -241,11 +241,11 @@ def test_panels_stand_side_by_side(session):
 
 
 def test_heat_rises_with_the_value():
-    grey = torch.full((3, 8, 8), 0.5)
+    gray = torch.full((3, 8, 8), 0.5)
     ramp = torch.linspace(0, 1, 64).view(8, 8)
-    light = np.asarray(heat(ramp, grey)).astype(float).sum(-1).ravel()
+    light = np.asarray(heat(ramp, gray)).astype(float).sum(-1).ravel()
     assert light[-1] == light.max()
-    assert tuple(np.asarray(heat(torch.zeros(8, 8), grey))[0, 0]) == (76, 76, 76)
+    assert tuple(np.asarray(heat(torch.zeros(8, 8), gray))[0, 0]) == (76, 76, 76)
     nearly_even = torch.full((8, 8), 1 / 64)
     nearly_even[3, 4] += 1e-4
     share = logarithmic(nearly_even / nearly_even.sum())
@@ -260,8 +260,8 @@ def question(session, method="uniform", target=3):
 def test_the_explanation_is_the_trackers_answer_in_two_looks(session):
     asked = question(session)
     first, second = (why.asked(asked, first_look=look) for look in (True, False))
-    tracks = hub.load("uniform", "toy").track(CLIP, queries(asked.points))
-    glance = hub.load("uniform", "toy", Method(passes=0)).track(CLIP, queries(asked.points))
+    tracks = registry.load("uniform", "toy").track(CLIP, queries(asked.points))
+    glance = registry.load("uniform", "toy", TrackerConfig(passes=0)).track(CLIP, queries(asked.points))
     assert torch.equal(second.answer.xy[0], tracks.xy[0, 3])
     assert torch.equal(first.answer.xy[0], glance.xy[0, 3])
     assert second.visible == bool(tracks.visible[0, 3])
@@ -272,10 +272,10 @@ def test_the_view_ranks_all_candidates(session):
     explained = why.asked(asked)
     page = why.panel(asked, explained, settled=True)
     weights = [float(text) for text in re.findall(r"<b>([\d.]+)%</b>", page)]
-    assert len(weights) == Method().masks
+    assert len(weights) == TrackerConfig().masks
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(100, abs=1)
-    assert page.count("<img") == 2 + Method().masks + 1 + 3
+    assert page.count("<img") == 2 + TrackerConfig().masks + 1 + 3
     assert f"{explained.answer.strength[0]:.3f}" in page
     assert "pending" in why.panel(asked, explained, settled=False)
 
@@ -291,9 +291,9 @@ from pathlib import Path
 
 import gradio
 
-from lpa_cwm.demo import models
-from lpa_cwm.demo.desk import Desk
-from lpa_cwm.demo.page import Page, present, sentences
+from lpa_cwm.page import models
+from lpa_cwm.page.desk import Desk
+from lpa_cwm.page.page import Page, present, sentences
 
 
 def shown(mistake):

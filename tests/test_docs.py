@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.commands import COMMANDS, parse
-from lpa_cwm.commands.train import SUBJECTS
-from lpa_cwm.data.video import write
+from lpa_cwm.cli import COMMANDS, parse
+from lpa_cwm.cli.train import SUBJECTS
+from lpa_cwm.io.video import write
 from lpa_cwm.types import Grid
-from lpa_cwm.world.toy import ToyMotion, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/lpa_cwm"

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from lpa_cwm.cli import main
-from lpa_cwm.commands import doctor
-from lpa_cwm.data.fetch import PARCELS
+from lpa_cwm.cli import doctor
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets.fetch import DOWNLOADS
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_is_missing_comes_with_the_command_that_gets_it(examined):
     missing = [one for one in found.values() if one["state"] == "missing" and one["section"] != "methods"]
     assert missing
     assert all(one["remedy"] for one in missing)
-    for parcel in PARCELS.values():
+    for parcel in DOWNLOADS.values():
         for name in parcel.paths():
             assert found["fetched weights", name]["remedy"] == f"lpa-cwm fetch {parcel.name}"
 
@@ -59,16 +59,16 @@ def test_a_damaged_file_is_noticed(examined, tmp_path, monkeypatch):
         last = file.read(1)[0]
         file.seek(-1, 2)
         file.write(bytes([last ^ 1]))
-    monkeypatch.setattr("lpa_cwm.files.packaged_weights", lambda name: folder / name)
+    monkeypatch.setattr("lpa_cwm.io.files.packaged_weights", lambda name: folder / name)
     found, code = examined()
     assert found["shipped weights", "world-compact.safetensors"]["state"] == "wrong"
     assert code == 1
 
 
 def doctor_weights():
-    from lpa_cwm.files import packaged_weights
+    from lpa_cwm.io.files import bundled_weights
 
-    return packaged_weights("")
+    return bundled_weights("")
 
 
 def test_text_has_a_line_for_each_finding_and_each_remedy():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evidence_reference import reference
-from lpa_cwm.adjudicate import evidence
+from lpa_cwm.adjudicators import features
 from lpa_cwm.types import Candidates, Pair
 
 SIZE = 40
@@ -27,7 +27,7 @@ def example(seed, zeros=0.0):
 @pytest.mark.parametrize(("seed", "zeros"), [(0, 0.0), (1, 0.1), (2, 0.7), (3, 1.0)])
 def test_each_statistic_equals_a_plain_loop(seed, zeros):
     pair, candidates = example(seed, zeros)
-    got = evidence.gather(pair, candidates).statistics
+    got = features.gather(pair, candidates).statistics
     strength = candidates.response.abs().sum(2)
     for n in range(3):
         for m in range(4):
@@ -37,7 +37,7 @@ def test_each_statistic_equals_a_plain_loop(seed, zeros):
 
 def test_statistics_3_to_10_are_compressed():
     values = torch.linspace(-5, 5, 16)
-    logged = evidence.compress(values)
+    logged = features.compress(values)
     for dimension, (before, after) in enumerate(zip(values.tolist(), logged.tolist(), strict=True), start=1):
         expected = math.copysign(math.log1p(abs(before)), before) if 3 <= dimension <= 10 else before
         assert after == pytest.approx(expected, rel=1e-6)
@@ -55,7 +55,7 @@ def bilinear(image, x, y):
 
 def test_local_crops_span_64_pixels_with_samples_on_both_edges():
     pair, candidates = example(5)
-    local = evidence.gather(pair, candidates).local
+    local = features.gather(pair, candidates).local
     n, m = 2, 3
     offsets = [-32 + 64 * i / 31 for i in range(32)]
     strength = candidates.response[n, m].abs().sum(0)
@@ -76,4 +76,4 @@ def test_the_middle_of_a_map_is_its_median_however_much_of_it_is_zero():
     field = torch.rand(6, 1000, generator=draw)
     for row, empty in enumerate((0, 100, 499, 500, 501, 1000)):
         field[row, torch.randperm(1000, generator=draw)[:empty]] = 0
-    assert torch.equal(evidence.middle(field), field.median(1).values)
+    assert torch.equal(features.middle(field), field.median(1).values)

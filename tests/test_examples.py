@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lpa_cwm.data.video import read, write
-from lpa_cwm.interfaces import Adjudicator, WorldModel
+from lpa_cwm.io.video import read, write
+from lpa_cwm.protocols import Adjudicator, WorldModel
 
 FOLDER = Path(__file__).parents[1] / "examples"
 
@@ -35,7 +35,7 @@ def test_every_example_is_run_here():
 
 def test_tracking_a_video_writes_a_table_and_an_overlay(tmp_path):
     module = example("track_my_video")
-    bundled = read(module.BODIES)
+    bundled = read(module.DEMO_CLIP)
     write(tmp_path / "short.mp4", [bundled[0], bundled[1]], 12.0)
     tracks = module.main(tmp_path / "short.mp4")
     assert tracks.visible[:, 0].all()

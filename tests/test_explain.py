@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.cli import main
-from lpa_cwm.config import Method
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.cli.main import main
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.explain import explain
 from lpa_cwm.report.explain import open_patches
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Queries
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
 
 
 def test_it_ends_where_the_tracker_ends():
     clip = toy_clip(ToyMotion(shift=(0.05, 0.02)), 3, (48, 80))
     query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
-    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0, error=5.0), uniform, Method(masks=4))
+    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0, error=5.0), uniform, TrackerConfig(masks=4))
     explained = explain(tracker, clip, query, 2)
     tracks = tracker.track(clip, query)
     assert torch.equal(explained.answer.xy[0], tracks.xy[0, 2])
@@ -33,7 +33,7 @@ def test_it_says_how_far_the_point_was_believed_to_be_seen(passes, sight):
     clip = toy_clip(ToyMotion(), 2, (64, 64))
     query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
     answers = [
-        explain(CwmTracker(ToyWorld(size=64, sigma=2.0), judge, Method(passes=passes)), clip, query, 1)
+        explain(CwmTracker(ToyWorld(size=64, sigma=2.0), judge, TrackerConfig(passes=passes)), clip, query, 1)
         for judge in (uniform, lambda pair, candidates: uniform(pair, candidates) / 2)
     ]
     assert [one.sight for one in answers] == pytest.approx([1.0, sight])

@@ -1,17 +1,17 @@
-"""Laws of coordinates: round trips, centres, views."""
+"""Laws of coordinates: round trips, centers, views."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lpa_cwm.geometry import (
-    View,
-    centre_of,
-    centre_of_flat,
+    Crop,
+    center_of,
+    center_of_flat,
     index_of,
     inside,
     patch_of,
-    pixel_centres,
+    pixel_centers,
     rescale,
     to_sampler,
 )
@@ -21,12 +21,12 @@ unit = st.floats(0, 0.999)
 
 
 @given(sizes, st.data())
-def test_a_pixels_centre_lies_in_that_pixel(hw, data):
+def test_a_pixels_center_lies_in_that_pixel(hw, data):
     row, column = data.draw(st.integers(0, hw[0] - 1)), data.draw(st.integers(0, hw[1] - 1))
     index = torch.tensor([column, row])
-    assert torch.equal(index_of(centre_of(index), hw), index)
-    assert torch.equal(centre_of_flat(torch.tensor(row * hw[1] + column), hw[1]), centre_of(index))
-    assert torch.equal(pixel_centres(hw)[row, column], centre_of(index))
+    assert torch.equal(index_of(center_of(index), hw), index)
+    assert torch.equal(center_of_flat(torch.tensor(row * hw[1] + column), hw[1]), center_of(index))
+    assert torch.equal(pixel_centers(hw)[row, column], center_of(index))
 
 
 @given(sizes, sizes, unit, unit)
@@ -39,22 +39,22 @@ def test_resizing_there_and_back_is_nothing(source, target, u, v):
 def test_views_round_trip_and_stay_inside(hw, u, v, shrink, data):
     side = max(1, int(min(hw) * (1 - shrink)))
     xy = torch.tensor([u * hw[1], v * hw[0]], dtype=torch.float64)
-    view = View.around(xy.float(), side, hw, 256)
+    view = Crop.around(xy.float(), side, hw, 256)
     assert 0 <= view.x <= hw[1] - side
     assert 0 <= view.y <= hw[0] - side
-    torch.testing.assert_close(view.leave(view.enter(xy)), xy)
-    assert inside(view.enter(index_of(xy, hw).double() + 0.5), (256, 256))
+    torch.testing.assert_close(view.to_frame(view.to_crop(xy)), xy)
+    assert inside(view.to_crop(index_of(xy, hw).double() + 0.5), (256, 256))
 
 
 def test_the_corner_of_a_frame_is_the_corner_of_the_full_view():
-    view = View.full((100, 200), 256)
+    view = Crop.full((100, 200), 256)
     corners = torch.tensor([[0.0, 0.0], [200.0, 100.0]])
-    torch.testing.assert_close(view.enter(corners), torch.tensor([[0.0, 0.0], [256.0, 256.0]]))
+    torch.testing.assert_close(view.to_crop(corners), torch.tensor([[0.0, 0.0], [256.0, 256.0]]))
 
 
-def test_the_sampler_reads_a_pixel_at_its_centre():
+def test_the_sampler_reads_a_pixel_at_its_center():
     image = torch.arange(12.0).view(1, 1, 3, 4)
-    grid = to_sampler(pixel_centres((3, 4)), (3, 4))[None]
+    grid = to_sampler(pixel_centers((3, 4)), (3, 4))[None]
     read = torch.nn.functional.grid_sample(image, grid, align_corners=False)
     torch.testing.assert_close(read, image)
 

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from av.filter import Graph
 
-from lpa_cwm.data.kinetics_csv import resampled
-from lpa_cwm.data.tapvid import load_dataset
-from lpa_cwm.data.video import VideoFile
+from lpa_cwm.datasets.kinetics_csv import resampled
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.video import VideoFile
 
 
 def clip(path, fps, t, hw=(48, 64)):
-    """Frames whose grey level tells their number."""
+    """Frames whose gray level tells their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "0"})
@@ -25,7 +25,7 @@ def clip(path, fps, t, hw=(48, 64)):
 
 
 def filtered(path, fps):
-    """Grey levels that FFmpeg's filter lets through."""
+    """Gray levels that FFmpeg's filter lets through."""
     levels = []
     with av.open(str(path)) as container:
         graph = Graph()

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from einops import rearrange
 from PIL import Image
 
-from lpa_cwm.data.layered import Layer, Layered, Recipe, Scene, Studio
-from lpa_cwm.data.outlines import outline
-from lpa_cwm.data.pairs import draws, split_of
-from lpa_cwm.data.photographs import Photographs
-from lpa_cwm.data.planar import Affine, Motion, Wave, rotation
-from lpa_cwm.data.procedural import photo
-from lpa_cwm.data.weather import Weather, blurred
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import inside, pixel_centres, to_sampler
+from lpa_cwm.geometry import inside, pixel_centers, to_sampler
+from lpa_cwm.synth.images import Photographs
+from lpa_cwm.synth.layered import Layer, Layered, Recipe, Scene, Studio
+from lpa_cwm.synth.motion import Affine, Motion, Wave, rotation
+from lpa_cwm.synth.pairs import draws, split_of
+from lpa_cwm.synth.photometric import Weather, blurred
+from lpa_cwm.synth.shapes import outline
+from lpa_cwm.synth.textures import photo
 
 CALM = Recipe(weather=Weather.calm())
 
@@ -38,7 +38,7 @@ def source(photographs):
 def warped(frame, flow):
     """The target read where the flow points, by the sampler of torch."""
     size = frame.shape[-1]
-    goal = pixel_centres((size, size)) + rearrange(flow, "d h w -> h w d")
+    goal = pixel_centers((size, size)) + rearrange(flow, "d h w -> h w d")
     return F.grid_sample(frame[None].float(), to_sampler(goal, (size, size))[None], align_corners=False)[0]
 
 
@@ -73,12 +73,12 @@ def test_flow_leads_back_along_the_same_layer(photographs):
         for number, layer in enumerate(made.layers):
             mine = owner == number
             back = layer.motion.backward(goal[:, mine])
-            assert torch.allclose(back, made.centres[:, mine], atol=1e-3)
+            assert torch.allclose(back, made.centers[:, mine], atol=1e-3)
 
 
-def flat(colour, centre, radius, motion, distance):
-    texture = torch.cat((torch.full((3, 32, 32), colour), distance[None]))
-    place = Affine(radius * torch.eye(2), torch.tensor(centre)).inverse()
+def flat(color, center, radius, motion, distance):
+    texture = torch.cat((torch.full((3, 32, 32), color), distance[None]))
+    place = Affine(radius * torch.eye(2), torch.tensor(center)).inverse()
     return Layer(texture, place, motion, 1.0)
 
 
@@ -95,14 +95,14 @@ def test_a_square_that_moves_right_hides_what_it_reaches():
     assert torch.equal(owner.nonzero(), torch.cartesian_prod(torch.arange(12, 20), torch.arange(6, 14)))
     assert picture[0, 16, 10].item() == pytest.approx(0.9)
     goal = made.goals(owner)
-    assert torch.equal((goal - made.centres)[0], 4.0 * owner)
+    assert torch.equal((goal - made.centers)[0], 4.0 * owner)
     hidden = ~made.seen(goal, owner)
     assert torch.equal(hidden.nonzero(), torch.cartesian_prod(torch.arange(12, 20), torch.arange(14, 18)))
 
 
 def test_what_leaves_the_frame_is_not_visible(source):
     pair = Layered(source.photographs, replace(CALM, still=0.0, travel=0.2)).pair(3, 64)
-    goal = pixel_centres((64, 64)) + rearrange(pair.flow, "d h w -> h w d")
+    goal = pixel_centers((64, 64)) + rearrange(pair.flow, "d h w -> h w d")
     gone = ~inside(goal, (64, 64))
     assert gone.any()
     assert not pair.visible[gone].any()
@@ -169,8 +169,8 @@ def test_photographs_are_split_by_name(photographs):
     held_out = Photographs.of(folder, "val")
     assert not set(photographs.files) & set(held_out.files)
     assert len(photographs.files) + len(held_out.files) == 60
-    shares = [split_of(f"picture_{number}.jpg") == "val" for number in range(4000)]
-    assert np.mean(shares) == pytest.approx(0.1, abs=0.02)
+    normalize_weights = [split_of(f"picture_{number}.jpg") == "val" for number in range(4000)]
+    assert np.mean(normalize_weights) == pytest.approx(0.1, abs=0.02)
     assert Layered(held_out).name == "layered_val"
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lpa_cwm import hub
-from lpa_cwm.adjudicate.learned import Learned, blind
-from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm import registry
+from lpa_cwm.adjudicators.lpa import LPA, blind
+from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.errors import InputError
-from lpa_cwm.probe import shares
+from lpa_cwm.probe import normalize_weights
 from lpa_cwm.types import Candidates, Pair
 
 
@@ -23,7 +23,7 @@ def example(n=2, m=5, size=48, seed=0):
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return Learned().eval()
+    return LPA().eval()
 
 
 def test_it_has_the_papers_3_000_257_parameters(network):
@@ -31,7 +31,7 @@ def test_it_has_the_papers_3_000_257_parameters(network):
 
 
 def test_sight_is_one_more_head():
-    assert sum(parameter.numel() for parameter in Learned(sight=True).parameters()) == 3_000_257 + 33_537
+    assert sum(parameter.numel() for parameter in LPA(sight=True).parameters()) == 3_000_257 + 33_537
 
 
 def test_there_is_no_position_anywhere(network):
@@ -41,7 +41,7 @@ def test_there_is_no_position_anywhere(network):
 @pytest.mark.parametrize("ablation", [{}, {"interaction": False}, {"visual": False}])
 def test_weights_are_a_distribution_and_follow_permutations(ablation):
     torch.manual_seed(1)
-    adjudicator = Learned(**ablation).eval()
+    adjudicator = LPA(**ablation).eval()
     pair, candidates = example()
     weights = adjudicator(pair, candidates)
     assert (weights >= 0).all()
@@ -55,7 +55,7 @@ def test_weights_are_a_distribution_and_follow_permutations(ablation):
 def seeing():
     """A network whose sight is not as it begins."""
     torch.manual_seed(4)
-    network = Learned(sight=True).eval()
+    network = LPA(sight=True).eval()
     torch.nn.init.normal_(network.sight[-1].weight)
     return network
 
@@ -65,7 +65,7 @@ def test_sight_says_how_much_is_believed_and_not_whom(seeing):
     given = seeing(pair, candidates)
     head, seeing.sight = seeing.sight, None
     weights = seeing(pair, candidates)
-    torch.testing.assert_close(shares(given), weights)
+    torch.testing.assert_close(normalize_weights(given), weights)
     assert ((given.sum(1) - 1).abs() > 0.05).all()
     seeing.sight = head
     order = torch.randperm(5)
@@ -82,12 +82,12 @@ def test_sight_begins_by_changing_nothing(network):
 
 def test_sight_travels_with_the_weights(seeing, tmp_path):
     save_file(seeing.state_dict(), tmp_path / "lpa.safetensors")
-    assert torch.equal(hub.load_learned(tmp_path / "lpa.safetensors")(*example()), seeing(*example()))
+    assert torch.equal(registry.load_lpa(tmp_path / "lpa.safetensors")(*example()), seeing(*example()))
 
 
 def test_without_interaction_a_candidates_score_ignores_the_others():
     torch.manual_seed(2)
-    adjudicator = Learned(interaction=False).eval()
+    adjudicator = LPA(interaction=False).eval()
     pair, candidates = example()
     full = adjudicator(pair, candidates).log()
     part = adjudicator(pair, Candidates(candidates.response[:, :2], candidates.peak[:, :2])).log()
@@ -96,7 +96,7 @@ def test_without_interaction_a_candidates_score_ignores_the_others():
 
 def test_without_visual_cues_the_frames_matter_only_through_statistics():
     torch.manual_seed(3)
-    adjudicator = Learned(visual=False).eval()
+    adjudicator = LPA(visual=False).eval()
     pair, candidates = example()
     # A constant added to both frames changes no difference and no edge.
     lighter = Pair(pair.source + 0.1, pair.target + 0.1, pair.xy)
@@ -114,11 +114,11 @@ def test_queries_do_not_influence_each_other(network):
         torch.testing.assert_close(alone, together[one], atol=1e-5, rtol=1e-4)
 
 
-def test_normalisation_travels_with_the_weights(network, tmp_path):
+def test_normalization_travels_with_the_weights(network, tmp_path):
     network.mean += 2
     network.std *= 3
     save_file(network.state_dict(), tmp_path / "lpa.safetensors")
-    loaded = hub.load_learned(tmp_path / "lpa.safetensors")
+    loaded = registry.load_lpa(tmp_path / "lpa.safetensors")
     pair, candidates = example()
     assert torch.equal(loaded(pair, candidates), network(pair, candidates))
     assert torch.equal(loaded.mean, torch.full((16,), 2.0))
@@ -127,18 +127,18 @@ def test_normalisation_travels_with_the_weights(network, tmp_path):
 def test_wrong_weights_get_a_sentence(network, tmp_path):
     path = tmp_path / "lpa.safetensors"
     with pytest.raises(InputError, match="no LPA weights"):
-        hub.load_learned(path)
+        registry.load_lpa(path)
     path.write_bytes(b"nonsense")
     with pytest.raises(InputError, match="does not hold"):
-        hub.load_learned(path)
+        registry.load_lpa(path)
     state = network.state_dict()
     del state["mean"]
     save_file(state, path)
     with pytest.raises(InputError, match="does not hold"):
-        hub.load_learned(path)
+        registry.load_lpa(path)
     save_file({**network.state_dict(), "mean": torch.zeros(3)}, path)
     with pytest.raises(InputError, match="does not hold"):
-        hub.load_learned(path)
+        registry.load_lpa(path)
 
 
 def test_uniform_is_uniform():

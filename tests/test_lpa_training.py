@@ -8,25 +8,25 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lpa_cwm.adjudicate.analytic import Analytic
-from lpa_cwm.adjudicate.evidence import gather
-from lpa_cwm.adjudicate.learned import Learned
-from lpa_cwm.cli import main
-from lpa_cwm.data.movif import MoviClips
-from lpa_cwm.data.sim.record import write_records
+from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.adjudicators.features import gather
+from lpa_cwm.adjudicators.lpa import LPA
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.errors import InputError
-from lpa_cwm.hub import load_learned
-from lpa_cwm.keys import generator
+from lpa_cwm.masks import random_masks, shared
 from lpa_cwm.probe import Probe, magnitude
+from lpa_cwm.registry import load_lpa
+from lpa_cwm.rng import generator
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.sharding import Shard
+from lpa_cwm.simulator.record import write_records
 from lpa_cwm.training import lpa
-from lpa_cwm.training.evidence_cache import Job, Recorder, cache, read
-from lpa_cwm.training.groups import RecordCorrespondences, TrackCorrespondences
+from lpa_cwm.training.feature_cache import FeatureRecorder, Job, cache, read
 from lpa_cwm.training.objective import Objective, endpoint_error
+from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
 from lpa_cwm.types import Pair, Queries, Sample
-from lpa_cwm.world.masks import random_masks, shared
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 from movi_files import drift
 
 SIZE = 64
@@ -62,7 +62,7 @@ def correspondences(videos, **options):
     return TrackCorrespondences(ToyVideos(videos), [f"toy{i}" for i in range(videos)], gaps=(1, 4), **options)
 
 
-RECORDER = Recorder(WORLD, Analytic(edges), masks=5, batch=3)
+RECORDER = FeatureRecorder(WORLD, APA(edges), masks=5, batch=3)
 
 
 def job():
@@ -120,8 +120,8 @@ def test_videos_are_on_one_side_of_the_split(folder):
 def test_statistics_of_the_training_split_become_standard(folder):
     groups, videos = read(folder)
     train, _ = lpa.held_out(videos)
-    network = Learned()
-    lpa.standardise(network, groups, train)
+    network = LPA()
+    lpa.standardize(network, groups, train)
     rows = (lpa.compress(groups.statistics[train]).flatten(0, 1) - network.mean) / network.std
     varied = network.std > 1e-3
     assert varied.sum() >= 12
@@ -160,7 +160,7 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     path = lpa.fit([folder], tmp_path, lpa.Recipe(steps=40, batch=16, every=20, rate=1e-3))
     groups, videos = read(folder)
     _, held = lpa.held_out(videos)
-    weights = lpa.weigh(load_learned(path), groups, held)
+    weights = lpa.weigh(load_lpa(path), groups, held)
     learned = endpoint_error(weights, groups.peak[held], groups.end[held]).mean()
     uniform = endpoint_error(torch.full((len(held), 5), 0.2), groups.peak[held], groups.end[held]).mean()
     assert learned < 0.6 * uniform
@@ -172,10 +172,10 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
 def test_a_training_begins_where_it_is_told(folder, tmp_path):
     """With no update left to make, what is written is what it began with, statistics included."""
     first = lpa.fit([folder], tmp_path / "first", lpa.Recipe(steps=2, batch=4, every=1))
-    start = load_learned(first)
+    start = load_lpa(first)
     start.mean.add_(1.0)
     again = lpa.fit([folder], tmp_path / "again", lpa.Recipe(steps=1, batch=4, rate=0.0, start="first"), start=start)
-    weights, before = load_learned(again).state_dict(), load_learned(first).state_dict()
+    weights, before = load_lpa(again).state_dict(), load_lpa(first).state_dict()
     assert all(torch.equal(weights[name], before[name] + (name == "mean")) for name in before)
     with pytest.raises(InputError, match="start"):
         lpa.fit([folder], tmp_path / "again", lpa.Recipe(steps=1, batch=4, rate=0.0))
@@ -219,7 +219,7 @@ def test_sight_is_added_to_a_network_without_it_and_learns(folder):
 
 
 def test_a_network_with_sight_is_no_start_for_one_without(folder, tmp_path, capsys):
-    save_file(Learned(sight=True).state_dict(), tmp_path / "start.safetensors")
+    save_file(LPA(sight=True).state_dict(), tmp_path / "start.safetensors")
     with pytest.raises(SystemExit):
         main(
             [
@@ -241,7 +241,7 @@ def test_no_gradient_is_longer_than_the_clip(folder):
     groups, videos = read(folder)
     train, _ = lpa.held_out(videos)
     groups = replace(groups, peak=groups.peak * 1000)
-    network = Learned()
+    network = LPA()
     state = lpa.State.begin(network, 3e-4)
     lpa.learn(state, groups, train[:4], lpa.Recipe(clip=0.5))
     gradients = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
@@ -252,7 +252,7 @@ def test_bfloat16_hardly_changes_an_update(folder):
     """Weights stay in full precision; only what flows through the network is rounded."""
     groups, videos = read(folder)
     train, _ = lpa.held_out(videos)
-    start = Learned()
+    start = LPA()
     losses = {}
     for autocast in (False, True):
         state = lpa.State.begin(copy.deepcopy(start), 3e-4)
@@ -268,10 +268,10 @@ def test_sets_whose_candidates_disagree_are_shown_more_often(folder):
     agree[::2] = agree[::2, :1] + torch.rand(len(agree[::2]), 5, 2)
     agree[1::2, 0] = agree[1::2, 1] + 20
     groups, rows = replace(groups, peak=agree), torch.arange(len(groups))
-    assert lpa.emphasised(groups, rows, 3).bincount().tolist() == [1 if row % 2 == 0 else 3 for row in rows]
-    assert lpa.emphasised(groups, rows, 1).sort().values.equal(rows)
+    assert lpa.emphasized(groups, rows, 3).bincount().tolist() == [1 if row % 2 == 0 else 3 for row in rows]
+    assert lpa.emphasized(groups, rows, 1).sort().values.equal(rows)
     with pytest.raises(InputError, match="--choice 1"):
-        lpa.emphasised(groups, rows, 0)
+        lpa.emphasized(groups, rows, 0)
 
 
 def test_too_few_videos_are_refused(tmp_path):

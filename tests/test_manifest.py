@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments.manifest import Manifest, manifest_of
+from lpa_cwm.evaluation.manifest import Manifest, manifest_of
 from tapvid_files import entries, entry, save
 
 

@@ -56,7 +56,7 @@ def test_no_drawers():
     assert not {path.stem for path in SOURCES} & forbidden
 
 
-@pytest.mark.parametrize("module", ["lpa_cwm", "lpa_cwm.metrics", "lpa_cwm.cli"])
+@pytest.mark.parametrize("module", ["lpa_cwm", "lpa_cwm.metrics", "lpa_cwm.cli.main"])
 def test_light_modules_do_not_import_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

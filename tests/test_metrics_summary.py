@@ -27,7 +27,7 @@ def scores(method="ours", seeds=range(8), shift=0.0, **fields):
 def test_mean_weighs_videos_equally_and_counts_what_is_undefined():
     one = scores()
     column = one.column("dca_avg")
-    found = metrics.summarise(one)["dca_avg"]
+    found = metrics.summarize(one)["dca_avg"]
     assert found.undefined == np.isnan(column).sum() > 0
     assert found.videos + found.undefined == 8
     assert found.value == pytest.approx(np.nanmean(column))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.data.movif import MoviClips, MoviPairs, check_signs, disagreement, read_clip, rounded_goals
-from lpa_cwm.data.pairs import split_of
-from lpa_cwm.data.tfrecord import Shard
+from lpa_cwm.datasets.movif import MoviClips, MoviPairs, check_signs, disagreement, read_clip, rounded_goals
+from lpa_cwm.datasets.tfrecord import Shard
 from lpa_cwm.errors import InputError
+from lpa_cwm.synth.pairs import split_of
 from movi_files import HIGH, LOW, drift, write
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -60,7 +60,7 @@ def test_a_scene_that_stands_still_has_no_sign_to_check(tmp_path):
 
 
 def test_counts_that_do_not_fit_are_refused(tmp_path):
-    from lpa_cwm.data.sim.record import example
+    from lpa_cwm.simulator.record import example
 
     bounds = np.float32([0, 1])
     flow = np.zeros(2 * 4 * 4, dtype=np.int64)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.data import video
-from lpa_cwm.data.footage import cuts, gather, mapped, shots_of
-from lpa_cwm.data.natural import NaturalVideo, difference, group_of
-from lpa_cwm.data.pairs import split_of
-from lpa_cwm.data.procedural import photo
 from lpa_cwm.errors import InputError
+from lpa_cwm.io import video
+from lpa_cwm.synth.pairs import split_of
+from lpa_cwm.synth.textures import photo
+from lpa_cwm.synth.video_cache import cuts, gather, mapped, shots_of
+from lpa_cwm.synth.video_pairs import NaturalVideo, difference, group_of
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "natural"
 
@@ -101,7 +101,7 @@ def test_what_stands_still_is_passed_over(tmp_path):
     assert np.mean(still) > 0.4
 
 
-def test_neighbouring_clips_are_held_out_together(folder, cache):
+def test_neighboring_clips_are_held_out_together(folder, cache):
     assert group_of("ucf_031") == group_of("ucf_039") != group_of("ucf_040")
     assert group_of("031") == group_of("032")
     assert group_of("a_walk") == "a_walk"

@@ -10,24 +10,24 @@ from shutil import copyfile
 
 import pytest
 import torch
+from lpa_cwm.worlds.multiplex import JointWorldModel, Multiplexed
 from safetensors.torch import load_file
 
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.baselines.official import OFFICIAL, OfficialTracker, missing_official, shown_at
-from lpa_cwm.cli import main
-from lpa_cwm.config import Method
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.baselines.opt_cwm_protocol import OFFICIAL, OfficialTracker, missing_official, shown_at
+from lpa_cwm.cli.main import main
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import index_of
-from lpa_cwm.hub import load_world
-from lpa_cwm.interfaces import Tracker, WorldModel
+from lpa_cwm.protocols import Tracker, WorldModel
+from lpa_cwm.registry import load_world
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.world.multiplex import JointWorldModel, Multiplexed
-from lpa_cwm.world.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
-from lpa_cwm.world.opt_cwm.generator import Generator, blot, place
-from lpa_cwm.world.opt_cwm.predictor import Architecture, Predictor
-from lpa_cwm.world.opt_cwm.world import OptCwm
+from lpa_cwm.worlds.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
+from lpa_cwm.worlds.opt_cwm.generator import Generator, blot, place
+from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
+from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -162,7 +162,7 @@ def test_a_group_is_perturbed_by_the_sum_of_its_interventions():
 def test_the_tracker_gets_the_same_answer_in_any_batch(mode):
     clip = Clip((frames() * 255).byte(), "noise")
     queries = Queries(POINTS, torch.zeros(3, dtype=torch.long))
-    numbers = Method(masks=2, reevaluation=mode)
+    numbers = TrackerConfig(masks=2, reevaluation=mode)
     one, all_ = (
         CwmTracker(random_world(batch=size), uniform, replace(numbers, batch=size)).track(clip, queries)
         for size in (1, 8)
@@ -180,7 +180,7 @@ def test_the_tracker_can_ask_about_several_queries_in_one_prediction(monkeypatch
     )
     clip = Clip((frames() * 255).byte(), "noise")
     xy = torch.tensor([[x, y] for x in (5.5, 60.5) for y in (5.5, 60.5)])
-    tracker = CwmTracker(Multiplexed(world, 2), uniform, Method(masks=3, passes=0))
+    tracker = CwmTracker(Multiplexed(world, 2), uniform, TrackerConfig(masks=3, passes=0))
     assert tracker.track(clip, Queries(xy, torch.zeros(4, dtype=torch.long))).xy.isfinite().all()
     assert sum(rows) == 3 + 2 * 3
 
@@ -237,7 +237,7 @@ def test_frames_of_another_size_are_refused():
         random_world().observe(*frames(48))
 
 
-def test_a_blot_is_the_normalised_density():
+def test_a_blot_is_the_normalized_density():
     raw = torch.rand(5, 6, generator=torch.Generator().manual_seed(3)) * 2 - 1
     torch.testing.assert_close(blot(raw), torch.stack([reference.density(six) for six in raw]), atol=1e-5, rtol=1e-4)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from lpa_cwm.data.pairs import Example, Mixture, PairSource, Stream
 from lpa_cwm.errors import InputError
+from lpa_cwm.synth.pairs import Example, Mixture, PairSource, Stream
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.cli import main
-from lpa_cwm.commands.identity import shipped
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments import predictions
-from lpa_cwm.experiments.manifest import manifest_of
-from lpa_cwm.experiments.predict import Job, predict
-from lpa_cwm.experiments.run import Run, load_run
+from lpa_cwm.evaluation import predictions
+from lpa_cwm.evaluation.manifest import manifest_of
+from lpa_cwm.evaluation.predict import Job, predict
+from lpa_cwm.evaluation.run import Run, load_run
+from lpa_cwm.registry import fingerprint
 from lpa_cwm.sharding import Shard
 from lpa_cwm.types import Tracks
 from tapvid_files import entries, entry, save
@@ -153,7 +153,7 @@ import sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_predict import Drifting, job_and_run
-from lpa_cwm.experiments.predict import predict
+from lpa_cwm.evaluation.predict import predict
 class Slow(Drifting):
     def track(self, clip, queries):
         time.sleep(0.15)
@@ -213,19 +213,19 @@ def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
 
 def test_an_identity_knows_the_shipped_weights_it_uses_and_no_others():
     used = {
-        "nothing": shipped("toy"),
-        "world": shipped("compact"),
-        "score": shipped("toy", "compact"),
-        "both": shipped("compact", "compact"),
-        "lpa": shipped("toy", method="lpa"),
+        "nothing": fingerprint("toy"),
+        "world": fingerprint("compact"),
+        "score": fingerprint("toy", "compact"),
+        "both": fingerprint("compact", "compact"),
+        "lpa": fingerprint("toy", method="lpa"),
     }
     assert len(set(used.values())) == len(used)
-    assert shipped("compact") == shipped("compact-total", method="uniform")
-    assert shipped("opt-cwm", "adm", "apa") == used["nothing"]
+    assert fingerprint("compact") == fingerprint("compact-total", method="uniform")
+    assert fingerprint("opt-cwm", "adm", "apa") == used["nothing"]
 
 
 def test_an_identity_knows_what_is_made_of_the_weights(monkeypatch):
-    before, without = shipped("compact"), shipped("toy")
-    monkeypatch.setattr("lpa_cwm.world.compact.world.USE", "otherwise")
-    assert shipped("compact") != before
-    assert shipped("toy") == without
+    before, without = fingerprint("compact"), fingerprint("toy")
+    monkeypatch.setattr("lpa_cwm.worlds.layered.world.USE", "otherwise")
+    assert fingerprint("compact") != before
+    assert fingerprint("toy") == without

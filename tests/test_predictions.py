@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments import predictions
+from lpa_cwm.evaluation import predictions
 from lpa_cwm.metrics import Prediction
 
 

@@ -14,9 +14,9 @@ from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftFlow, read_raf
 from lpa_cwm.baselines.raft.correlation import Pyramid
 from lpa_cwm.baselines.raft.update import Gru, upsample_convex
 from lpa_cwm.baselines.raft.weights import layout_of, renamed
+from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.baselines.smurf import RangeMap, landings
-from lpa_cwm.baselines.table import rival
-from lpa_cwm.data.fetch import RAFT
+from lpa_cwm.datasets.fetch import RAFT
 from lpa_cwm.types import Clip, Queries
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -154,7 +154,7 @@ def test_files_with_the_wrapper_s_prefix_and_the_doubled_norm_load(tmp_path):
     state = {f"module.{name}": tensor for name, tensor in network.state_dict().items()}
     state["module.cnet.layer2.0.norm3.weight"] = state["module.cnet.layer2.0.downsample.1.weight"]
     torch.save(state, tmp_path / "raft-things.pth")
-    loaded = rival(f"raft:{tmp_path / 'raft-things.pth'}").load().flow.network
+    loaded = get_baseline(f"raft:{tmp_path / 'raft-things.pth'}").load().flow.network
     for name, tensor in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
 
@@ -171,7 +171,7 @@ def test_smurf_port_s_names_are_understood():
 
 
 def in_tensorflow(state):
-    """A SMURF state dict as its authors' framework stores it, with an optimiser's leavings."""
+    """A SMURF state dict as its authors' framework stores it, with an optimizer's leavings."""
     arrays = {"optimizer_step/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(())}
     for name, tensor in state.items():
         *path, kind = name.split(".")
@@ -243,11 +243,11 @@ def test_half_an_occlusion_hides():
 
 def test_smurf_runs_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
-    assert "smurf needs its weights: set LPA_CWM_SMURF_CHECKPOINT, or" in str(rival("smurf").missing())
+    assert "smurf needs its weights: set LPA_CWM_SMURF_CHECKPOINT, or" in str(get_baseline("smurf").missing())
     np.savez(tmp_path / "smurf.npz", **in_tensorflow(untrained(SMURF).network.state_dict()))
     monkeypatch.setenv("LPA_CWM_SMURF_CHECKPOINT", str(tmp_path / "smurf.npz"))
-    assert rival("smurf").missing() is None
-    tracker = rival("smurf").load(iterations=1)
+    assert get_baseline("smurf").missing() is None
+    tracker = get_baseline("smurf").load(iterations=1)
     asked = Queries(torch.tensor([[10.0, 20.0]]), torch.tensor([0]))
     tracks = tracker.track(Clip(frames(3, 3, 64, 64), "noise"), asked)
     assert tracks.xy.isfinite().all()
@@ -255,9 +255,9 @@ def test_smurf_runs_by_name(tmp_path, monkeypatch):
     assert tracks.strength.max() <= 0
     torch.save(untrained(LARGE).network.state_dict(), tmp_path / "raft.pth")
     with pytest.raises(InputError, match="holds the weights of another network than smurf"):
-        rival(f"smurf:{tmp_path / 'raft.pth'}").load()
-    identities = [rival(f"smurf:{tmp_path / name}").identity() for name in ("smurf.npz", "raft.pth")]
-    assert identities[0] == rival("smurf").identity() != identities[1]
+        get_baseline(f"smurf:{tmp_path / 'raft.pth'}").load()
+    identities = [get_baseline(f"smurf:{tmp_path / name}").identity() for name in ("smurf.npz", "raft.pth")]
+    assert identities[0] == get_baseline("smurf").identity() != identities[1]
 
 
 def test_other_files_are_refused(tmp_path):

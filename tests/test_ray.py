@@ -19,7 +19,7 @@ FEW = {
 
 def run(verb, path, out, *more):
     # In a process of its own: Ray leaves threads and open files behind, which the suite counts as errors.
-    command = [sys.executable, "-m", "lpa_cwm.cli", verb, str(path), "--out", str(out), "--json", "--world", "toy"]
+    command = [sys.executable, "-m", "lpa_cwm.cli.main", verb, str(path), "--out", str(out), "--json", "--world", "toy"]
     result = subprocess.run([*command, *FEW[verb], *more], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])

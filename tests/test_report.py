@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lpa_cwm import metrics
-from lpa_cwm.cli import main
+from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.report import figures, formats, results
 from lpa_cwm.report.contest import load_contests
@@ -253,7 +253,7 @@ def test_ticks_are_even_few_and_around_the_values(values):
     np.testing.assert_allclose(np.diff(found, 2), 0, atol=1e-9)
 
 
-def test_radar_puts_one_at_the_rim_and_undefined_in_the_centre():
+def test_radar_puts_one_at_the_rim_and_undefined_in_the_center():
     wheel = figures.Wheel(4)
     drawn = figures.radar("t", [("a", "b")] * 4, [Line("m", [(0.0, value) for value in (1.0, 0.5, 0.0, float("nan"))])])
     x, y = wheel.width / 2, wheel.height / 2

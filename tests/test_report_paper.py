@@ -75,7 +75,7 @@ def scores(method, dataset="tapvid_davis", **notes):
         (scores("lpa"), {"LPA-CWM"}),
         (scores("lpa (runs)"), {"LPA-CWM"}),
         (scores("uniform"), {"Uniform CWM"}),
-        (scores("apa", settings={"numbers": {"localise": "standard"}}), {"APA + Std."}),
+        (scores("apa", settings={"numbers": {"localize": "standard"}}), {"APA + Std."}),
         (scores("sea-raft"), {"SEA-RAFT"}),
         (scores("raft"), {"RAFT"}),
         (scores("kl-only"), {"KL only"}),

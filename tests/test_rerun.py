@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from lpa_cwm import rerun
-from lpa_cwm.cli import main
+from lpa_cwm.cli.main import main
+from lpa_cwm.io import rerun
 from lpa_cwm.types import Queries, Tracks
-from lpa_cwm.world.toy import ToyMotion, toy_clip, toy_truth
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 
 
 def test_frames_points_tails_and_confidences_are_on_one_time_line(tmp_path):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from lpa_cwm import metrics
-from lpa_cwm.cli import main
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import load_dataset
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments.predict import predict
-from lpa_cwm.experiments.score import open_subject, score, write_scores
+from lpa_cwm.evaluation.predict import predict
+from lpa_cwm.evaluation.score import open_subject, score, write_scores
 from lpa_cwm.metrics import Prediction, Truth, load_scores, measure
 from tapvid_files import entries, save
 from test_predict import Drifting, job_and_run

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.adjudicate.score import adm
-from lpa_cwm.adjudicate.score.noise import TIME, deviation
+from lpa_cwm.adjudicators.score_models import adm
+from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
 from lpa_cwm.errors import InputError
-from lpa_cwm.interfaces import ScoreField
+from lpa_cwm.protocols import ScoreModel
 
 SHARED = Path(__file__).parents[2] / "shared"
 GOLDEN = SHARED / "golden"
@@ -65,7 +65,7 @@ def test_batch_equals_single_frames(tiny, golden):
     torch.testing.assert_close(score(frames), torch.cat([score(frame[None]) for frame in frames]), rtol=1e-4, atol=1e-3)
 
 
-def test_half_precision_spares_normalisation_time_and_output(tiny, golden):
+def test_half_precision_spares_normalization_time_and_output(tiny, golden):
     halved = adm.halve(tiny)
     kinds = {name: parameter.dtype for name, parameter in halved.named_parameters()}
     inner = [name for name in kinds if name.endswith((".in_layers.2.weight", ".qkv.weight", ".skip_connection.bias"))]
@@ -78,7 +78,7 @@ def test_half_precision_spares_normalisation_time_and_output(tiny, golden):
 
 
 def test_is_a_score_field(tiny):
-    assert isinstance(adm.AdmScore(tiny), ScoreField)
+    assert isinstance(adm.AdmScore(tiny), ScoreModel)
 
 
 def test_deviation_is_that_of_the_variance_preserving_diffusion():

@@ -4,13 +4,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lpa_cwm.adjudicate.score import compact
-from lpa_cwm.adjudicate.score.compact import SIGMA, CompactScore, NoisePredictor
+from lpa_cwm.adjudicators.score_models import compact
+from lpa_cwm.adjudicators.score_models.compact import SIGMA, CompactScore, NoisePredictor
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import packaged_weights
-from lpa_cwm.geometry import pixel_centres
-from lpa_cwm.interfaces import ScoreField
-from lpa_cwm.keys import generator
+from lpa_cwm.geometry import pixel_centers
+from lpa_cwm.io.files import bundled_weights
+from lpa_cwm.protocols import ScoreModel
+from lpa_cwm.rng import generator
 
 
 class Gaussian(NoisePredictor):
@@ -24,7 +24,7 @@ class Gaussian(NoisePredictor):
 
 def rings(side=96):
     """A picture of smooth shading and edges two pixels wide, in [-1, 1]."""
-    x, y = (pixel_centres((side, side)) / side).unbind(dim=-1)
+    x, y = (pixel_centers((side, side)) / side).unbind(dim=-1)
     edge = torch.tanh(5 * torch.sin(20 * (x - 0.5).hypot(y - 0.4)))
     return torch.stack((x - 0.5 + 0.2 * edge, 0.3 * edge, 0.3 * y * edge - x / 2))
 
@@ -42,7 +42,7 @@ def test_tweedie_gives_the_exact_score_of_a_gaussian():
 
 def test_network_is_small():
     assert sum(parameter.numel() for parameter in NoisePredictor().parameters()) <= 1_000_000
-    assert packaged_weights(compact.FILE).stat().st_size <= 4_000_000
+    assert bundled_weights(compact.FILE).stat().st_size <= 4_000_000
 
 
 def test_shipped_score_denoises(shipped):
@@ -66,7 +66,7 @@ def test_batch_equals_single_frames(shipped):
 
 
 def test_is_a_score_field(shipped):
-    assert isinstance(shipped, ScoreField)
+    assert isinstance(shipped, ScoreModel)
 
 
 def write_nothing(path):

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from lpa_cwm.adjudicate.score import compact
-from lpa_cwm.cli import main
+from lpa_cwm.adjudicators.score_models import compact
+from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
-from lpa_cwm.keys import generator
+from lpa_cwm.rng import generator
 from lpa_cwm.training import score
 from lpa_cwm.training.score import Schedule
 
@@ -111,7 +111,7 @@ def test_crops_depend_on_the_key_alone_and_stay_in_range():
     assert first.abs().max() <= 1 + 1e-5
 
 
-def test_crops_keep_colours():
+def test_crops_keep_colors():
     photo = torch.tensor([0, 255, 51], dtype=torch.uint8)[:, None, None].expand(3, 50, 50)
     crop = score.random_crop([photo], 32, generator("flat"))
     torch.testing.assert_close(crop, torch.tensor([-1.0, 1.0, -0.6])[:, None, None].expand(3, 32, 32))

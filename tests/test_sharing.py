@@ -8,12 +8,12 @@ import torch
 from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
-from lpa_cwm.adjudicate.learned import Learned
-from lpa_cwm.hub import load_learned
-from lpa_cwm.world.compact.network import Network, Shape
+from lpa_cwm.adjudicators.lpa import LPA
+from lpa_cwm.registry import load_lpa
+from lpa_cwm.worlds.layered.network import Network, Shape
 
 NETWORKS = {
-    "lpa": (Learned, lambda: Learned(interaction=False, dropout=0.0)),
+    "lpa": (LPA, lambda: LPA(interaction=False, dropout=0.0)),
     "compact": (Network, lambda: Network(Shape(motions=3, fine=8))),
 }
 
@@ -58,6 +58,6 @@ def test_what_is_pushed_is_what_would_be_loaded(kind_and_network, tmp_path, monk
 
 @pytest.mark.parametrize("ablation", [{}, {"interaction": False}, {"visual": False}])
 def test_files_of_ablated_networks_are_loaded_as_such(ablation, tmp_path):
-    network = Learned(**ablation)
+    network = LPA(**ablation)
     save_file(network.state_dict(), tmp_path / "lpa.safetensors")
-    assert_same(network, load_learned(tmp_path / "lpa.safetensors"))
+    assert_same(network, load_lpa(tmp_path / "lpa.safetensors"))

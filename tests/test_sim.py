@@ -12,15 +12,15 @@ import torch.nn.functional as F
 pytest.importorskip("mujoco")
 pytest.importorskip("embreex")
 
-from lpa_cwm.data.sim.assets import Assets
-from lpa_cwm.data.sim.clip import simulate_clip
-from lpa_cwm.data.sim.pairs import SimulatedPairs
-from lpa_cwm.data.sim.poses import onto_frame, outwards, quaternions, rotations
-from lpa_cwm.data.sim.rays import Eye
-from lpa_cwm.data.sim.recipe import Recipe
-from lpa_cwm.data.sim.render import Film, edges, pixel_centres
-from lpa_cwm.data.sim.shadow import Shadows
 from lpa_cwm.errors import InputError
+from lpa_cwm.simulator.assets import Assets
+from lpa_cwm.simulator.clip import simulate_clip
+from lpa_cwm.simulator.pairs import SimulatedPairs
+from lpa_cwm.simulator.poses import onto_frame, outwards, quaternions, rotations
+from lpa_cwm.simulator.rays import Eye
+from lpa_cwm.simulator.recipe import Recipe
+from lpa_cwm.simulator.render import Film, edges, pixel_centers
+from lpa_cwm.simulator.shadow import Shadows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SMALL = Recipe(resting=(3, 4), tossed=(2, 2), frames=8, settling=2.0, resting_within=3.0, travel=(1.5, 3.0), spin=3.0)
@@ -85,7 +85,7 @@ def test_a_thrown_body_falls_as_galileo_says(clip):
     time = np.arange(6) / (20 * 12)
     for number in np.flatnonzero(motion.tossed):
         height = motion.poses.position[:6, number, 2]
-        # The origin is the middle of the box; the spin moves it about the centre of mass.
+        # The origin is the middle of the box; the spin moves it about the center of mass.
         np.testing.assert_allclose(height, height[0] - 5 * time**2, atol=0.03)
         np.testing.assert_allclose(motion.velocity[5, number, 2], -10 * time[5], atol=0.6)
 
@@ -157,8 +157,8 @@ def test_what_a_frame_shows_is_visible_in_it(clip):
 
 
 def sampled(image, offset):
-    """The image read at each pixel's centre plus the offset, with cubic interpolation."""
-    place = pixel_centres(len(image)).T.reshape(*offset.shape) + offset
+    """The image read at each pixel's center plus the offset, with cubic interpolation."""
+    place = pixel_centers(len(image)).T.reshape(*offset.shape) + offset
     grid = torch.from_numpy(2 * place / len(image) - 1)[None].float()
     stack = torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]
     found = F.grid_sample(stack, grid, mode="bicubic", padding_mode="border", align_corners=False)
@@ -168,11 +168,11 @@ def sampled(image, offset):
 def test_there_and_back_again_is_where_one_was(clip):
     """Read the way back exactly at the target: the point that is seen there must be the one that was left."""
     forward = clip.flow(2, 5)
-    goal = (pixel_centres(SIZE) + forward.offset.reshape(-1, 2).T)[:, forward.visible.ravel()]
+    goal = (pixel_centers(SIZE) + forward.offset.reshape(-1, 2).T)[:, forward.visible.ravel()]
     eye, scene = Eye(clip.scene, SIZE), clip.scene
     hits = eye.cast(scene.moment(5), goal.astype(np.float32))
     back, _ = eye.see(scene.moment(2), scene.place(hits.local, hits.body, scene.moment(2)))
-    error = np.linalg.norm(back - pixel_centres(SIZE)[:, forward.visible.ravel()], axis=0)
+    error = np.linalg.norm(back - pixel_centers(SIZE)[:, forward.visible.ravel()], axis=0)
     assert np.quantile(error, 0.99) < 0.05
     assert np.median(error) < 0.002
 
@@ -239,7 +239,7 @@ def test_bodies_cast_shadows(assets):
     scene = clip.scene
     light = scene.environment.light.towards[:, 0]
     eye, moment = Eye(scene, SIZE), scene.moment(0)
-    hits = eye.cast(moment, pixel_centres(SIZE))
+    hits = eye.cast(moment, pixel_centers(SIZE))
     ground = np.flatnonzero((hits.body == 0) & (hits.local[2] < 1e-3) & (np.abs(hits.local[:2]).max(0) < 4))[::8]
     shaded = np.zeros(len(ground), dtype=bool)
     for number, mesh in enumerate(scene.meshes):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpa_cwm.data.sim import patterns, shapes
-from lpa_cwm.data.sim.light import directions_of, light_of
-from lpa_cwm.data.sim.mesh import Mesh, corner_normals
-from lpa_cwm.data.sim.texture import Texture, encoded, linear
+from lpa_cwm.simulator import patterns, shapes
+from lpa_cwm.simulator.light import directions_of, light_of
+from lpa_cwm.simulator.mesh import Mesh, corner_normals
+from lpa_cwm.simulator.texture import Texture, encoded, linear
 
 
-def centres(height, width):
+def centers(height, width):
     """The middle of every texel, as shares of the picture."""
     y, x = np.meshgrid((np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width, indexing="ij")
     return np.stack((x.ravel(), y.ravel())).astype(np.float32)
@@ -31,7 +31,7 @@ def test_a_level_is_the_mean_of_the_blocks_it_stands_for(level):
     side = 2**level
     blocks = image.reshape(16 // side, side, 32 // side, side, 3).mean((1, 3))
     texture = Texture.of(image)
-    uv = centres(16 // side, 32 // side)
+    uv = centers(16 // side, 32 // side)
     found = texture.read(uv, np.full(uv.shape[1], level, dtype=np.float32))
     np.testing.assert_allclose(found.T.reshape(blocks.shape), blocks, atol=1e-5)
     np.testing.assert_allclose(texture.level(level), blocks, atol=1e-6)
@@ -53,7 +53,7 @@ def test_periodic_textures_have_no_seam():
 def test_pages_are_kept_apart():
     images = [picture(seed=seed) for seed in range(3)]
     texture = Texture.stack([Texture.of(image) for image in images])
-    uv = centres(16, 32)
+    uv = centers(16, 32)
     for page, image in enumerate(images):
         found = texture.read(uv, np.zeros(uv.shape[1], dtype=np.float32), np.full(uv.shape[1], page))
         np.testing.assert_allclose(found.T.reshape(image.shape), image, atol=1e-4)

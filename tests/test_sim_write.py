@@ -14,16 +14,16 @@ pytest.importorskip("embreex")
 pytest.importorskip("crc32c")
 
 from lpa_cwm import sharding
-from lpa_cwm.cli import main
-from lpa_cwm.data.movif import MoviClips
-from lpa_cwm.data.sim import recipe as recipes
-from lpa_cwm.data.sim.assets import Assets
-from lpa_cwm.data.sim.record import example, png, varints, write_records
-from lpa_cwm.data.sim.render import Film
-from lpa_cwm.data.sim.write import Production, produce
-from lpa_cwm.data.tapvid import load_dataset
-from lpa_cwm.data.tfrecord import Shard
+from lpa_cwm.cli.main import main
+from lpa_cwm.datasets.movif import MoviClips
+from lpa_cwm.datasets.tapvid import load_dataset
+from lpa_cwm.datasets.tfrecord import Shard
 from lpa_cwm.errors import InputError
+from lpa_cwm.simulator import recipe as recipes
+from lpa_cwm.simulator.assets import Assets
+from lpa_cwm.simulator.record import example, png, varints, write_records
+from lpa_cwm.simulator.render import Film
+from lpa_cwm.simulator.write import Production, produce
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "movi_f-train.tfrecord-00000-of-00001"
 ALL_KEYS = Path(__file__).with_name("movi_f_keys.txt").read_text().split()
@@ -80,13 +80,13 @@ def test_pictures_survive(channels, kind):
     image = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (5, 7, channels)).astype(kind)
     data = png(image)
     if (channels, kind) != (3, np.uint16):
-        # Pillow reads colour of 16 bits as 8; the plain decoder below does not.
+        # Pillow reads color of 16 bits as 8; the plain decoder below does not.
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))).reshape(image.shape), image)
-    width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
+    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
     length = struct.unpack(">I", data[33:37])[0]
     lines = np.frombuffer(zlib.decompress(data[41 : 41 + length]), dtype=np.uint8).reshape(height, -1)
     rows = np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8)
-    assert (width, height, depth, colour) == (7, 5, 8 * image.itemsize, 2 if channels == 3 else 0)
+    assert (width, height, depth, color) == (7, 5, 8 * image.itemsize, 2 if channels == 3 else 0)
     np.testing.assert_array_equal(rows.view(np.dtype(kind).newbyteorder(">")).reshape(image.shape), image)
 
 
@@ -121,7 +121,7 @@ def test_records_have_the_keys_and_types_of_movi_f(folder):
         if isinstance(real[name], np.ndarray):
             assert made[name].dtype == real[name].dtype, name
         elif real[name][0][:4] == b"\x89PNG":
-            assert made[name][0][24:26] == real[name][0][24:26], f"{name}: bit depth and colour type"
+            assert made[name][0][24:26] == real[name][0][24:26], f"{name}: bit depth and color type"
 
 
 def test_object_coordinates_boxes_and_camera_lead_back_to_the_pixel(series, folder):

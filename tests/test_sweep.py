@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from lpa_cwm.adjudicate.uniform import uniform
+from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments.sweep import MASKS, PASSES, measured, sweep
+from lpa_cwm.evaluation.sweep import MASKS, PASSES, measured, sweep
 from lpa_cwm.report.write import write_report
 from lpa_cwm.tracker import CwmTracker
-from lpa_cwm.training.groups import Correspondence
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.training.pair_sampling import Correspondence
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
 
 
 class OnePair:
@@ -36,7 +36,7 @@ def test_a_stopped_sweep_goes_on_and_is_reported(tmp_path):
     first = [next(begun), next(begun)]
     begun.close()
     cells = list(sweep(tracker, OnePair(), folder))
-    # Times differ from run to run, so what was measured before is recognised by them.
+    # Times differ from run to run, so what was measured before is recognized by them.
     assert cells[:2] == first
     assert measured(folder) == cells
     page = write_report([folder], tmp_path / "report").read_text()

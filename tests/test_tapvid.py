@@ -11,11 +11,11 @@ import torch
 from einops import rearrange
 from PIL import Image
 
-from lpa_cwm.data import unpickle
-from lpa_cwm.data.selection import Selection, spread
-from lpa_cwm.data.tapvid import first_queries, load_dataset, strided_queries
+from lpa_cwm.datasets.selection import Selection, spread
+from lpa_cwm.datasets.tapvid import first_queries, load_dataset, strided_queries
 from lpa_cwm.errors import InputError
-from lpa_cwm.interfaces import Dataset
+from lpa_cwm.io import safe_pickle
+from lpa_cwm.protocols import Dataset
 from tapvid_files import entries, entry, jpegs, save
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "real_dev.pkl"
@@ -85,7 +85,7 @@ def test_one_file_is_in_memory_at_a_time(tmp_path, monkeypatch):
     for shard in range(4):
         save(tmp_path / "set" / f"{shard}.pkl", [entry(shard)])
     videos, loads = [], []
-    load = unpickle.load
+    load = safe_pickle.load
 
     def counted(path):
         content = load(path)
@@ -186,7 +186,7 @@ BAD = {
     "fewer occlusions": (broken(occluded=np.zeros((2, 6), bool)), r"occluded \[2, 6\]"),
     "fewer frames": (broken(video=entry()["video"][:5]), "5 frames but tracks of 6"),
     "float video": (broken(video=entry()["video"] / 255), "of float64"),
-    "grey video": (broken(video=entry()["video"][..., :1]), r"\[6, 20, 30, 1\]"),
+    "gray video": (broken(video=entry()["video"][..., :1]), r"\[6, 20, 30, 1\]"),
     "text video": (broken(video="frames"), "are str"),
     "pixels for points": (broken(points=OUTSIDE), r"visible points outside \[0, 1\]"),
     "not finite": (broken(points=np.full_like(POINTS, np.nan)), "not finite"),

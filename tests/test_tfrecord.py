@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpa_cwm.data.sim.record import example
-from lpa_cwm.data.tfrecord import Shard, varint, varints
+from lpa_cwm.datasets.tfrecord import Shard, varint, varints
 from lpa_cwm.errors import InputError
+from lpa_cwm.simulator.record import example
 from movi_files import write
 
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from lpa_cwm.geometry import View
-from lpa_cwm.sampling import look, unit_range
+from lpa_cwm.geometry import Crop
+from lpa_cwm.masks import random_masks
+from lpa_cwm.sampling import crop_resize, unit_range
 from lpa_cwm.types import Queries
-from lpa_cwm.world.masks import random_masks
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 MOTION = ToyMotion(shift=(0.02, 0.03), turn=0.03, zoom=1.02, disc=(0.7, 0.3, 0.1))
 
@@ -14,11 +14,11 @@ MOTION = ToyMotion(shift=(0.02, 0.03), turn=0.03, zoom=1.02, disc=(0.7, 0.3, 0.1
 def test_the_motion_is_read_off_the_pixels():
     clip = toy_clip(MOTION, 3, (96, 128))
     world = ToyWorld(size=64)
-    view = View.full((96, 128), 64)
-    scene = world.observe(look(clip[0], view), look(clip[2], view))
+    view = Crop.full((96, 128), 64)
+    scene = world.observe(crop_resize(clip[0], view), crop_resize(clip[2], view))
     start = torch.tensor([[40.0, 50.0], [90.0, 60.0]])
     end = toy_truth(MOTION, Queries(start, torch.zeros(2).long()), 3, (96, 128)).xy[:, 2]
-    for point, place in zip(view.enter(start), view.enter(end), strict=True):
+    for point, place in zip(view.to_crop(start), view.to_crop(end), strict=True):
         column, row = place.floor().long().tolist()
         back = scene.origin[row, column] - (torch.tensor([column, row]) + 0.5 - place)
         assert (back - point).norm() < 0.1

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
-from lpa_cwm.cli import main
-from lpa_cwm.data.video import read, write
-from lpa_cwm.world.toy import ToyMotion, toy_clip
+from lpa_cwm.cli.main import main
+from lpa_cwm.io.video import read, write
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_one_frame_is_not_a_video(tmp_path, capsys):
 
 def test_help_does_not_import_torch():
     code = (
-        "import sys\nfrom lpa_cwm.cli import main\n"
+        "import sys\nfrom lpa_cwm.cli.main import main\n"
         "try: main(['track', '--help'])\nexcept SystemExit: pass\nsys.exit('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

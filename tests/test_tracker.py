@@ -2,20 +2,20 @@
 
 import pytest
 import torch
+from lpa_cwm.worlds.wrapped import Wrapped
 
-from lpa_cwm.adjudicate.learned import Learned
-from lpa_cwm.adjudicate.uniform import uniform
-from lpa_cwm.config import Method
+from lpa_cwm.adjudicators.lpa import LPA
+from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.cost import cost, pool_size
 from lpa_cwm.errors import InputError
-from lpa_cwm.probe import effective
+from lpa_cwm.masks import neighborhood, pooled
+from lpa_cwm.probe import effective_count
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Grid, Queries
-from lpa_cwm.world.compact.network import Network
-from lpa_cwm.world.compact.world import CompactWorld
-from lpa_cwm.world.masks import neighbourhood, pooled
-from lpa_cwm.world.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
-from lpa_cwm.world.wrapped import Wrapped
+from lpa_cwm.worlds.layered.network import Network
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64
 SMALL = {"size": SIZE, "sigma": 2.0}
@@ -34,7 +34,7 @@ POINTS = queries((20.5, 30.5, 0), (33.5, 40.5, 0), (25.5, 22.5, 1))
 @pytest.mark.parametrize("mode", ["query", "pool", "joint"])
 def test_whole_pixel_motion_is_recovered_to_the_pixel(mode):
     clip = toy_clip(DRIFT, 4, (SIZE, SIZE))
-    tracker = CwmTracker(ToyWorld(**SMALL), uniform, Method(reevaluation=mode, subpixel=False))
+    tracker = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig(reevaluation=mode, subpixel=False))
     tracks = tracker.track(clip, POINTS)
     truth = toy_truth(DRIFT, POINTS, 4, (SIZE, SIZE))
     torch.testing.assert_close(tracks.xy, truth.xy, equal_nan=True, atol=1e-4, rtol=0)
@@ -44,16 +44,18 @@ def test_whole_pixel_motion_is_recovered_to_the_pixel(mode):
 @pytest.mark.parametrize("hw", [(64, 64), (48, 80)])
 @pytest.mark.parametrize("passes", [0, 1, 2, 3])
 def test_sub_pixel_motion_is_recovered_to_half_a_diagonal(hw, passes):
-    """An endpoint is the centre of a working pixel, so it may be off by half that pixel's diagonal.
+    """An endpoint is the center of a working pixel, so it may be off by half that pixel's diagonal.
 
     Without re-evaluation the true pixel may lie in a patch that some masks show, where they answer nothing; the best
-    pixel of a neighbouring patch then wins, a pixel or two away.
+    pixel of a neighboring patch then wins, a pixel or two away.
     """
     clip = toy_clip(TURNING, 3, hw)
     points = queries((20.3, 20.8, 0), (30.2, 25.1, 0), (24.7, 30.9, 1))
     truth = toy_truth(TURNING, points, 3, hw)
     for mode in ("query", "pool"):
-        tracks = CwmTracker(ToyWorld(**SMALL), uniform, Method(passes=passes, reevaluation=mode)).track(clip, points)
+        tracks = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig(passes=passes, reevaluation=mode)).track(
+            clip, points
+        )
         pixel = (hw[0] ** 2 + hw[1] ** 2) ** 0.5 / SIZE
         assert (tracks.xy - truth.xy).norm(dim=-1).nan_to_num().max() < (0.5 if passes else 1.5) * pixel + 0.03
 
@@ -68,10 +70,10 @@ def test_a_covered_point_is_hidden_and_comes_back():
 
 
 POOLS = [
-    Method(reevaluation="pool"),
-    Method(reevaluation="pool", subpixel=False),
-    Method(reevaluation="query", mask_sharing="query", subpixel=False),
-    Method(reevaluation="pool", passes=2, subpixel=False),
+    TrackerConfig(reevaluation="pool"),
+    TrackerConfig(reevaluation="pool", subpixel=False),
+    TrackerConfig(reevaluation="query", mask_sharing="query", subpixel=False),
+    TrackerConfig(reevaluation="pool", passes=2, subpixel=False),
 ]
 
 
@@ -81,7 +83,7 @@ def test_a_batch_of_seven_is_seven_batches_of_one(method):
     points = Queries(16 + 32 * torch.rand(7, 2, generator=torch.Generator().manual_seed(3)), torch.zeros(7).long())
     world = ToyWorld(error=5.0, wrong=0.4, **SMALL)
     torch.manual_seed(0)
-    tracker = CwmTracker(world, Learned().eval(), method)
+    tracker = CwmTracker(world, LPA().eval(), method)
     together = tracker.track(clip, points)
     for row in range(7):
         alone = tracker.track(clip, Queries(points.xy[row : row + 1], points.frame[row : row + 1]))
@@ -94,7 +96,7 @@ def test_a_batch_of_seven_is_seven_batches_of_one(method):
 def test_memory_chunks_change_nothing():
     clip = toy_clip(TURNING, 2, (SIZE, SIZE))
     world = ToyWorld(error=5.0, **SMALL)
-    one, many = (CwmTracker(world, uniform, Method(batch=batch)).track(clip, Grid(3)) for batch in (2, 64))
+    one, many = (CwmTracker(world, uniform, TrackerConfig(batch=batch)).track(clip, Grid(3)) for batch in (2, 64))
     assert torch.equal(one.xy.nan_to_num(), many.xy.nan_to_num())
 
 
@@ -111,7 +113,7 @@ def test_candidates_disagree_and_a_good_adjudicator_wins():
         return (-4 * error).softmax(1)
 
     world = ToyWorld(error=9.0, wrong=0.6, **SMALL)
-    track = CwmTracker(world, oracle, Method(passes=0)).track(clip, points)
+    track = CwmTracker(world, oracle, TrackerConfig(passes=0)).track(clip, points)
     assert spread[0].max() > 7
     assert spread[0].min() < 0.1
     assert (track.xy[0, 1] - truth).norm() < 0.1
@@ -137,8 +139,8 @@ def test_targets_are_asked_directly():
 
 
 def test_effective_support():
-    assert effective(torch.tensor([[1.0, 0, 0, 0]])).item() == pytest.approx(1)
-    assert effective(torch.full((1, 10), 0.1)).item() == pytest.approx(10)
+    assert effective_count(torch.tensor([[1.0, 0, 0, 0]])).item() == pytest.approx(1)
+    assert effective_count(torch.full((1, 10), 0.1)).item() == pytest.approx(10)
 
 
 def test_the_plan_counts_what_tracking_does():
@@ -158,7 +160,7 @@ def test_the_plan_counts_what_tracking_does():
             return super().intervene(scene, factual, xy)
 
     clip = toy_clip(DRIFT, 4, (SIZE, SIZE))
-    for method in (Method(reevaluation="query"), Method(reevaluation="joint"), Method(passes=0)):
+    for method in (TrackerConfig(reevaluation="query"), TrackerConfig(reevaluation="joint"), TrackerConfig(passes=0)):
         calls.update(pairs=0, factual=0, counterfactual=0)
         CwmTracker(Counting(**SMALL), uniform, method).track(clip, POINTS)
         price = cost(clip, POINTS, method, method.passes_with("toy"))
@@ -169,7 +171,7 @@ def test_the_expected_pool_is_what_is_drawn():
     sizes = []
     for trial in range(40):
         ends = 24 + 208 * torch.rand(8, 2, generator=torch.Generator().manual_seed(trial))
-        sizes.append(len(pooled(neighbourhood(ends, 256, 8), 10, trial).hidden))
+        sizes.append(len(pooled(neighborhood(ends, 256, 8), 10, trial).hidden))
     assert sum(sizes) / len(sizes) == pytest.approx(pool_size(8, 10), rel=0.1)
     assert pool_size(1, 10) == pytest.approx(10, rel=1e-3)
 
@@ -193,8 +195,13 @@ def test_what_cannot_be_tracked_is_refused_with_a_sentence(clip, points, said):
 
 
 def test_the_world_model_says_how_often_it_looks_again():
-    compact = CompactWorld(Network().eval())
+    compact = LayeredMotionWorld(Network().eval())
     assert CwmTracker(compact, uniform).passes == CwmTracker(Wrapped(compact), uniform).passes == 0
     assert CwmTracker(ToyWorld(**SMALL), uniform).passes == CwmTracker(Wrapped(ToyWorld(**SMALL)), uniform).passes == 1
-    assert CwmTracker(compact, uniform, Method(passes=2)).passes == 2
-    assert [Method().passes_with(name) for name in ("compact", "compact-total", "toy", "opt-cwm")] == [0, 0, 1, 1]
+    assert CwmTracker(compact, uniform, TrackerConfig(passes=2)).passes == 2
+    assert [TrackerConfig().passes_with(name) for name in ("compact", "compact-total", "toy", "opt-cwm")] == [
+        0,
+        0,
+        1,
+        1,
+    ]

@@ -1,4 +1,4 @@
-"""Laws of the training of the compact world model: what it sees, what it minimises, and that it can stop anywhere."""
+"""Laws of the training of the compact world model: what it sees, what it minimizes, and that it can stop anywhere."""
 
 import os
 import signal
@@ -11,19 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lpa_cwm.data.pairs import Example
 from lpa_cwm.errors import InputError
+from lpa_cwm.synth.pairs import Example
 from lpa_cwm.training import checkpoint
-from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.crops import Crops, Share
+from lpa_cwm.training.ema import follow
 from lpa_cwm.training.log import Log, records
 from lpa_cwm.training.world import Ending, Run, Schedule, Trainer, losses
-from lpa_cwm.world.compact.network import Network, patch_mask, pixels_of
+from lpa_cwm.worlds.layered.network import Network, patch_mask, pixels_of
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Frames of coloured squares that slide by two pixels."""
+    """Frames of colored squares that slide by two pixels."""
 
     name: str = "noise"
 
@@ -65,7 +65,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path):
 @pytest.mark.slow
 def test_a_killed_process_goes_on_exactly(tmp_path):
     def start(out, steps):
-        command = [sys.executable, "-m", "lpa_cwm.cli", "train", "world", "--out", str(out), "--steps", str(steps)]
+        command = [sys.executable, "-m", "lpa_cwm.cli.main", "train", "world", "--out", str(out), "--steps", str(steps)]
         options = ["--batch", "1", "--every", "1", "--workers", "0", "--cooldown", "1"]
         return subprocess.Popen([*command, *options], env={**os.environ, "OMP_NUM_THREADS": "1"})
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lpa_cwm.adjudicate.evidence import gather
-from lpa_cwm.training.turns import Turn
+from lpa_cwm.adjudicators.features import gather
+from lpa_cwm.training.augment import Turn
 from lpa_cwm.types import Candidates, Pair
 
 SIDE = 96
@@ -39,14 +39,14 @@ def test_turned_evidence_is_that_of_the_turned_scene(turn):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
-def test_colours_change_alike_in_both_frames():
+def test_colors_change_alike_in_both_frames():
     pair, candidates = scene()
-    turn = Turn(colours=(2, 0, 1))
+    turn = Turn(colors=(2, 0, 1))
     other = Pair(pair.source[[2, 0, 1]], pair.target[[2, 0, 1]], pair.xy)
     ours, theirs = turn(*inputs(pair, candidates)), inputs(other, candidates)
     for one, two in zip(ours[:3], theirs[:3], strict=True):
         torch.testing.assert_close(one, two)
-    # Fourteen statistics and the difference of the frames do not see colours; edges are of grey values and do.
+    # Fourteen statistics and the difference of the frames do not see colors; edges are of gray values and do.
     torch.testing.assert_close(ours[3][..., :15], theirs[3][..., :15])
 
 

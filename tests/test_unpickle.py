@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpa_cwm.data import unpickle
 from lpa_cwm.errors import InputError
+from lpa_cwm.io import safe_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -39,7 +39,7 @@ ARRAYS = {
 def test_arrays_come_back(tmp_path, name, protocol):
     array = ARRAYS[name]
     path = save(tmp_path / "a.pkl", array, protocol)
-    found = unpickle.load(path)
+    found = safe_pickle.load(path)
     assert np.array_equal(found, array)
     assert found.dtype == pickle.loads(path.read_bytes()).dtype
     assert found.shape == array.shape
@@ -49,13 +49,13 @@ def test_arrays_come_back(tmp_path, name, protocol):
 def test_containers_come_back(tmp_path, protocol):
     value = {"a": [1, 2.5, "x", b"y", None, True], "b": (1, {2, 3}, frozenset({4})), "c": OrderedDict(z=1)}
     value["scalars"] = [np.float32(1.5), np.int64(-3), np.bool_(True)]
-    assert unpickle.load(save(tmp_path / "a.pkl", value, protocol)) == value
+    assert safe_pickle.load(save(tmp_path / "a.pkl", value, protocol)) == value
 
 
 def test_the_names_of_older_numpy_are_understood(tmp_path):
     new = pickle.dumps(ARRAYS["float"], 2)
     (tmp_path / "a.pkl").write_bytes(new.replace(b"numpy._core", b"numpy.core"))
-    assert np.array_equal(unpickle.load(tmp_path / "a.pkl"), ARRAYS["float"])
+    assert np.array_equal(safe_pickle.load(tmp_path / "a.pkl"), ARRAYS["float"])
 
 
 class Calls:
@@ -86,7 +86,7 @@ def test_anything_else_is_refused_by_name(tmp_path, monkeypatch, name, protocol)
     value, sentence = REFUSED[name]
     save(tmp_path / "a.pkl", {"video": [value]}, protocol)
     with pytest.raises(InputError, match=sentence):
-        unpickle.load(tmp_path / "a.pkl")
+        safe_pickle.load(tmp_path / "a.pkl")
     assert not (tmp_path / "called").exists()
 
 
@@ -95,14 +95,14 @@ def test_a_dtype_cannot_be_turned_into_pointers(tmp_path):
     forged = b"cnumpy\ndtype\n(VS8\nI00\nI01\ntR" + pickle.dumps(state, 0)[:-1] + b"b."
     (tmp_path / "a.pkl").write_bytes(forged)
     with pytest.raises(InputError, match="structured"):
-        unpickle.load(tmp_path / "a.pkl")
+        safe_pickle.load(tmp_path / "a.pkl")
 
 
 def test_object_arrays_are_never_made_from_raw_bytes(tmp_path):
     make = b"cnumpy.core.numeric\n_frombuffer\n(C\x08AAAAAAAAcnumpy\ndtype\n(VO8\nI00\nI01\ntR(I1\ntVC\ntR."
     (tmp_path / "a.pkl").write_bytes(make)
     with pytest.raises(InputError):
-        unpickle.load(tmp_path / "a.pkl")
+        safe_pickle.load(tmp_path / "a.pkl")
 
 
 def test_truncation_anywhere_gets_a_sentence(tmp_path):
@@ -110,7 +110,7 @@ def test_truncation_anywhere_gets_a_sentence(tmp_path):
     for end in range(len(whole)):
         (tmp_path / "a.pkl").write_bytes(whole[:end])
         with pytest.raises(InputError, match="no complete pickle"):
-            unpickle.load(tmp_path / "a.pkl")
+            safe_pickle.load(tmp_path / "a.pkl")
 
 
 def test_random_damage_never_escapes(tmp_path):
@@ -122,7 +122,7 @@ def test_random_damage_never_escapes(tmp_path):
         damaged[rng.integers(0, len(whole), 3)] = rng.integers(0, 256, 3)
         (tmp_path / "a.pkl").write_bytes(damaged.tobytes())
         try:
-            unpickle.load(tmp_path / "a.pkl")
+            safe_pickle.load(tmp_path / "a.pkl")
         except InputError:
             refused += 1
     assert refused > 30
@@ -130,4 +130,4 @@ def test_random_damage_never_escapes(tmp_path):
 
 def test_an_absent_file_gets_a_sentence(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
-        unpickle.load(tmp_path / "absent.pkl")
+        safe_pickle.load(tmp_path / "absent.pkl")

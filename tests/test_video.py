@@ -11,8 +11,8 @@ import torch
 from einops import rearrange
 from PIL import Image
 
-from lpa_cwm.data import video
 from lpa_cwm.errors import InputError
+from lpa_cwm.io import video
 from lpa_cwm.types import Frames
 
 
@@ -25,7 +25,7 @@ def smooth_clip(t=30, h=48, w=64):
 
 
 def encode(path, codec, *, pix_fmt="yuv420p", options=None, t=40, container_format=None):
-    """Write frames whose grey level is 6 times their number."""
+    """Write frames whose gray level is 6 times their number."""
     with av.open(str(path), "w", format=container_format) as container:
         stream = container.add_stream(codec, rate=25, options=options or {})
         stream.width, stream.height, stream.pix_fmt = 64, 48, pix_fmt

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from lpa_cwm.config import Method
-from lpa_cwm.data.pairs import Example
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.synth.pairs import Example
 from lpa_cwm.training.world_evaluate import Points, Tally, evaluate, table
-from lpa_cwm.world.compact.network import Network
-from lpa_cwm.world.compact.world import CompactWorld
+from lpa_cwm.worlds.layered.network import Network
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
 SIZE = 64
 
@@ -34,7 +34,9 @@ class Slide:
 @pytest.fixture(scope="module")
 def figures():
     torch.manual_seed(0)
-    return evaluate(CompactWorld(Network().eval(), size=SIZE), Slide(), range(2), Method(masks=4), points=30)
+    return evaluate(
+        LayeredMotionWorld(Network().eval(), size=SIZE), Slide(), range(2), TrackerConfig(masks=4), points=30
+    )
 
 
 def test_a_sliding_texture_is_followed_even_before_training(figures):

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpa_cwm import metrics as metrics
-    from lpa_cwm.adjudicate.learned import Learned as Learned
-    from lpa_cwm.config import Method as Method
-    from lpa_cwm.data.video import read as read
-    from lpa_cwm.data.video import write as write
+    from lpa_cwm.adjudicators.lpa import LPA as LPA
+    from lpa_cwm.config import TrackerConfig as TrackerConfig
     from lpa_cwm.errors import InputError as InputError
-    from lpa_cwm.hub import load as load
-    from lpa_cwm.interfaces import Adjudicator as Adjudicator
-    from lpa_cwm.interfaces import WorldModel as WorldModel
+    from lpa_cwm.io.video import read as read
+    from lpa_cwm.io.video import write as write
+    from lpa_cwm.protocols import Adjudicator as Adjudicator
+    from lpa_cwm.protocols import WorldModel as WorldModel
+    from lpa_cwm.registry import load as load
     from lpa_cwm.types import Clip as Clip
     from lpa_cwm.types import Grid as Grid
     from lpa_cwm.types import Queries as Queries
     from lpa_cwm.types import Tracks as Tracks
-    from lpa_cwm.world.compact.world import CompactWorld as CompactWorld
+    from lpa_cwm.worlds.layered.world import LayeredMotionWorld as LayeredMotionWorld
 
     grid = Grid
 
@@ -35,11 +35,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Adjudicator": "interfaces",
     "Clip": "types",
-    "CompactWorld": "world.compact.world",
+    "LayeredMotionWorld": "world.compact.world",
     "Grid": "types",
     "InputError": "errors",
-    "Learned": "adjudicate.learned",
-    "Method": "config",
+    "LPA": "adjudicate.learned",
+    "TrackerConfig": "config",
     "Queries": "types",
     "Tracks": "types",
     "WorldModel": "interfaces",

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lpa_cwm.data.video import read
+from lpa_cwm.io.video import read
 from lpa_cwm.types import Clip
-from lpa_cwm.world.toy import ToyMotion, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
-BODIES = Path(__file__).parent / "clips" / "bodies.mp4"
+DEMO_CLIP = Path(__file__).parent / "clips" / "bodies.mp4"
 """The first sixteen frames of a clip of the simulator's `movi` recipe with invented shapes and pictures."""
 
 
@@ -15,4 +15,4 @@ def bundled_clip(world: str) -> Clip:
     if world == "toy":
         motion = ToyMotion(shift=(0.006, -0.004), turn=0.012, zoom=1.004, disc=(0.68, 0.42, 0.1))
         return toy_clip(motion, 24, name="toy")
-    return read(BODIES)
+    return read(DEMO_CLIP)

@@ -1,4 +1,4 @@
-"""From weighted responses to an endpoint: aggregation, distribution, localisation (Eq. 8-9)."""
+"""From weighted responses to an endpoint: aggregation, distribution, localization (Eq. 8-9)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lpa_cwm.config import Method
-from lpa_cwm.geometry import pixel_centres
-from lpa_cwm.probe import distinct, magnitude, peak_of
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.geometry import pixel_centers
+from lpa_cwm.probe import argmax_xy, magnitude, unique_channels
 
 NARROWEST = 0.5
 """Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
@@ -19,18 +19,18 @@ NARROWEST = 0.5
 
 def aggregate(response: Float[Tensor, "n m 3 h w"], weights: Float[Tensor, "n m"]) -> Float[Tensor, "n 3 h w"]:
     """Weighted sum of signed responses."""
-    total = einsum(distinct(response), weights, "n m c h w, n m -> n c h w")
+    total = einsum(unique_channels(response), weights, "n m c h w, n m -> n c h w")
     return total.expand(-1, response.shape[2], -1, -1)
 
 
 def reduce(response: Float[Tensor, "n 3 h w"], how: Literal["mean", "sum"]) -> Float[Tensor, "n h w"]:
-    """Localisation map; the paper's mean over channels, or the official code's sum."""
+    """Localization map; the paper's mean over channels, or the official code's sum."""
     return magnitude(response) / (3 if how == "mean" else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution over pixels, kept as unnormalised logarithms so that windows cannot underflow."""
+    """A distribution over pixels, kept as unnormalized logarithms so that windows cannot underflow."""
 
     logits: Float[Tensor, "n h w"]
 
@@ -41,8 +41,8 @@ class Distribution:
         """Mean point and root-mean-square distance from it."""
         probability = self.probability()
         rows, columns = probability.sum(2), probability.sum(1)
-        centres = pixel_centres((rows.shape[1], columns.shape[1]), rows.device).to(rows)
-        across, down = centres[0, :, 0], centres[:, 0, 1]
+        centers = pixel_centers((rows.shape[1], columns.shape[1]), rows.device).to(rows)
+        across, down = centers[0, :, 0], centers[:, 0, 1]
         mean = torch.stack((columns @ across, rows @ down), dim=1)
         variance = (columns * (across - mean[:, :1]) ** 2).sum(1) + (rows * (down - mean[:, 1:]) ** 2).sum(1)
         return mean, variance.clamp(min=0).sqrt()
@@ -51,18 +51,18 @@ class Distribution:
         """One update: a Gaussian window around the mean, three spreads wide."""
         mean, spread = self.moments()
         width = 3 * spread.clamp(min=NARROWEST)
-        centres = pixel_centres((self.logits.shape[1], self.logits.shape[2]), mean.device).to(mean)
-        across = (centres[0, :, 0] - mean[:, :1]) ** 2
-        down = (centres[:, 0, 1] - mean[:, 1:]) ** 2
+        centers = pixel_centers((self.logits.shape[1], self.logits.shape[2]), mean.device).to(mean)
+        across = (centers[0, :, 0] - mean[:, :1]) ** 2
+        down = (centers[:, 0, 1] - mean[:, 1:]) ** 2
         distance = down[:, :, None] + across[:, None, :]
         return Distribution(self.logits - distance / (2 * width[:, None, None] ** 2))
 
     def peak(self) -> Float[Tensor, "n 2"]:
-        """The centre of the most probable pixel."""
-        return peak_of(self.logits)
+        """The center of the most probable pixel."""
+        return argmax_xy(self.logits)
 
-    def summit(self) -> Float[Tensor, "n 2"]:
-        """The top of the parabolas through the most probable pixel and its neighbours, along x and along y."""
+    def subpixel_peak(self) -> Float[Tensor, "n 2"]:
+        """The top of the parabolas through the most probable pixel and its neighbors, along x and along y."""
         height, width = self.logits.shape[1:]
         flat = self.logits.flatten(1)
         top = flat.argmax(1, keepdim=True)
@@ -77,17 +77,17 @@ class Distribution:
 
         return self.peak() + torch.stack((beyond(column, 1, width), beyond(row, width, height)), dim=1)
 
-    def endpoint(self, method: Method) -> Float[Tensor, "n 2"]:
-        """The answer: a pixel's centre, or between the pixels."""
-        return self.summit() if method.subpixel else self.peak()
+    def decode(self, subpixel: bool) -> Float[Tensor, "n 2"]:
+        """The endpoint: a pixel's center, or refined between the pixels."""
+        return self.subpixel_peak() if subpixel else self.peak()
 
 
-def distribution(response: Float[Tensor, "n 3 h w"], method: Method) -> Distribution:
+def distribution(response: Float[Tensor, "n 3 h w"], config: TrackerConfig) -> Distribution:
     """Where an aggregated response says the point went."""
-    return Distribution(method.sharpness * reduce(response, method.reduce))
+    return Distribution(config.sharpness * reduce(response, config.reduce))
 
 
-def updates(start: Distribution, windows: int) -> Iterator[Distribution]:
+def windowed_sequence(start: Distribution, windows: int) -> Iterator[Distribution]:
     """The distribution before and after each window."""
     yield start
     for _ in range(windows):
@@ -95,8 +95,7 @@ def updates(start: Distribution, windows: int) -> Iterator[Distribution]:
         yield start
 
 
-def localise(response: Float[Tensor, "n 3 h w"], method: Method) -> Float[Tensor, "n 2"]:
-    """The endpoint of an aggregated response, by the method's own localisation."""
-    windows = method.windows if method.localise == "windowed" else 0
-    *_, last = updates(distribution(response, method), windows)
-    return last.endpoint(method)
+def localize(response: Float[Tensor, "n 3 h w"], config: TrackerConfig) -> Float[Tensor, "n 2"]:
+    """The endpoint of an aggregated response: its largest value after the Gaussian windows."""
+    *_, last = windowed_sequence(distribution(response, config), config.windows)
+    return last.decode(config.subpixel)

@@ -1,6 +1,6 @@
-"""Every change of coordinates; the only module that knows where a pixel's centre is.
+"""Every change of coordinates; the only module that knows where a pixel's center is.
 
-A point `xy` is (x, y) in raster pixels of its own image: (0, 0) is the image's corner and pixel i has its centre at
+A point `xy` is (x, y) in raster pixels of its own image: (0, 0) is the image's corner and pixel i has its center at
 i + 0.5. Resizing an image then multiplies its points by the ratio of sizes, and nothing else.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 HW = tuple[int, int]
 
 
-def centre_of(index: Int[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
+def center_of(index: Int[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
     """The point in the middle of a pixel given by its (column, row)."""
     return index.to(torch.get_default_dtype()) + 0.5
 
@@ -24,16 +24,16 @@ def index_of(xy: Float[Tensor, "*b 2"], hw: HW) -> Int[Tensor, "*b 2"]:
     return xy.floor().long().clamp(min=torch.zeros_like(limit), max=limit)
 
 
-def centre_of_flat(flat: Int[Tensor, "*b"], width: int) -> Float[Tensor, "*b 2"]:
-    """The centre of a pixel given by its raster position."""
-    return centre_of(torch.stack((flat % width, flat // width), dim=-1))
+def center_of_flat(flat: Int[Tensor, "*b"], width: int) -> Float[Tensor, "*b 2"]:
+    """The center of a pixel given by its raster position."""
+    return center_of(torch.stack((flat % width, flat // width), dim=-1))
 
 
-def pixel_centres(hw: HW, device: torch.device | None = None) -> Float[Tensor, "h w 2"]:
-    """The centre of every pixel."""
+def pixel_centers(hw: HW, device: torch.device | None = None) -> Float[Tensor, "h w 2"]:
+    """The center of every pixel."""
     rows = torch.arange(hw[0], device=device)
     columns = torch.arange(hw[1], device=device)
-    return centre_of(torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1))
+    return center_of(torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1))
 
 
 def rescale(xy: Float[Tensor, "*b 2"], source: HW, target: HW) -> Float[Tensor, "*b 2"]:
@@ -43,7 +43,7 @@ def rescale(xy: Float[Tensor, "*b 2"], source: HW, target: HW) -> Float[Tensor, 
 
 
 def to_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
-    """Coordinates for `grid_sample(align_corners=False)`, which also has pixel centres at the half."""
+    """Coordinates for `grid_sample(align_corners=False)`, which also has pixel centers at the half."""
     size = torch.tensor([hw[1], hw[0]], dtype=xy.dtype, device=xy.device)
     return 2 * xy / size - 1
 
@@ -59,7 +59,7 @@ def inside(xy: Float[Tensor, "*b 2"], hw: HW) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Crop:
     """A rectangle of a frame, in whole pixels, that is shown resized to a square of `size` pixels."""
 
     x: int
@@ -69,24 +69,24 @@ class View:
     size: int
 
     @classmethod
-    def full(cls, hw: HW, size: int) -> "View":
+    def full(cls, hw: HW, size: int) -> "Crop":
         """The whole frame; its aspect is not kept."""
         return cls(0, 0, hw[1], hw[0], size)
 
     @classmethod
-    def around(cls, xy: Float[Tensor, "2"], side: int, hw: HW, size: int) -> "View":
-        """A square centred on a point, shifted (never padded) to stay inside the frame."""
+    def around(cls, xy: Float[Tensor, "2"], side: int, hw: HW, size: int) -> "Crop":
+        """A square centered on a point, shifted (never padded) to stay inside the frame."""
         column, row = index_of(xy, hw).tolist()
         x = min(max(column - side // 2, 0), hw[1] - side)
         y = min(max(row - side // 2, 0), hw[0] - side)
         return cls(x, y, side, side, size)
 
-    def enter(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
+    def to_crop(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
         """From the frame's pixels to the view's."""
         corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
         return rescale(xy - corner, (self.height, self.width), (self.size, self.size))
 
-    def leave(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
+    def to_frame(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
         """From the view's pixels to the frame's."""
         corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
         return rescale(xy, (self.size, self.size), (self.height, self.width)) + corner

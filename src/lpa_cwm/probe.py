@@ -1,60 +1,140 @@
-"""Asking the world model: perturb, predict again, subtract (Eq. 1-2)."""
+"""Asking the world model: perturb, predict again, subtract (Eq. 1-2).
+
+Candidates are made in one place, `first_pass`: tracking, `explain`, the feature cache and the evaluation use it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.geometry import centre_of_flat
-from lpa_cwm.interfaces import WorldModel
-from lpa_cwm.types import Candidates
-from lpa_cwm.world.masks import Plan
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.geometry import HW, Crop, center_of_flat
+from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
+from lpa_cwm.protocols import WorldModel
+from lpa_cwm.rng import KeyPart
+from lpa_cwm.sampling import crop_resize
+from lpa_cwm.types import Candidates, Pair
 
 
-def magnitude(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b h w"]:
-    """L1 norm over the channels."""
-    once = distinct(response)
-    return once.abs().sum(-3) * (response.shape[-3] / once.shape[-3])
+@dataclass(frozen=True, slots=True)
+class PreparedFrame:
+    """A frame at its own size, at the world model's size, and as the world model describes it."""
+
+    native: UInt8[Tensor, "3 h w"]
+    resized: Float[Tensor, "3 s s"]
+    description: Any
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What adjudicators compute once per source frame, by a key of their own."""
+
+    @property
+    def hw(self) -> HW:
+        return self.native.shape[-2], self.native.shape[-1]
 
 
-def distinct(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b c h w"]:
-    """The channels without repetition: a bump of white light gives one plane, which all three show."""
-    return response[..., :1, :, :] if response.stride(-3) == 0 else response
+def prepare(world: WorldModel, frame: UInt8[Tensor, "3 h w"], device: torch.device | str) -> PreparedFrame:
+    """Resize and describe one frame."""
+    hw = frame.shape[-2], frame.shape[-1]
+    resized = crop_resize(frame, Crop.full(hw, world.size)).to(device)
+    return PreparedFrame(frame, resized, world.describe(resized))
 
 
-def peak_of(field: Float[Tensor, "*b h w"]) -> Float[Tensor, "*b 2"]:
-    """The centre of the pixel with the largest value; the first in raster order among equals."""
-    return centre_of_flat(field.flatten(-2).argmax(-1), field.shape[-1])
+@dataclass
+class ObservedPair:
+    """One frame pair as a world model sees it; `identity` fixes the randomness of everything asked about it."""
+
+    world: WorldModel
+    source: PreparedFrame
+    target: PreparedFrame
+    identity: tuple[KeyPart, ...]
+    config: TrackerConfig
+
+    @cached_property
+    def scene(self) -> Any:
+        return self.world.observe(self.source.description, self.target.description)
+
+    @cached_property
+    def masks(self) -> Bool[Tensor, "m p"]:
+        """First masks, if all queries share them."""
+        return random_masks(self.config.masks, self.patches, *self.identity, "pass", 0)
+
+    @cached_property
+    def factual(self) -> Any:
+        """Factual predictions under the shared first masks."""
+        return self.world.imagine(self.scene, self.masks.to(self.source.resized.device))
+
+    @property
+    def patches(self) -> int:
+        return (self.world.size // self.world.patch) ** 2
+
+    @property
+    def crop(self) -> Crop:
+        """The whole frame at the world model's size."""
+        return Crop.full(self.source.hw, self.world.size)
+
+
+def observe_pair(
+    world: WorldModel,
+    source: UInt8[Tensor, "3 h w"],
+    target: UInt8[Tensor, "3 h w"],
+    identity: tuple[KeyPart, ...],
+    config: TrackerConfig,
+    device: torch.device | str,
+) -> ObservedPair:
+    """Prepare both frames of a pair."""
+    return ObservedPair(world, prepare(world, source, device), prepare(world, target, device), identity, config)
+
+
+def first_pass(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Iterator[tuple[Int[Tensor, "b"], Pair, Candidates]]:
+    """Candidates of queries given in pixels of the frame, `batch` queries at a time."""
+    points = observed.crop.to_crop(xy)
+    plan = first_plan(observed, xy)
+    probe = Probe(observed.world, observed.scene, plan, points, observed.config.batch)
+    if observed.config.mask_sharing == "pair":
+        probe.factual[0] = observed.factual
+    for rows, candidates in probe.candidates():
+        source, target = observed.source, observed.target
+        yield rows, Pair(source.resized, target.resized, points[rows.to(points.device)], source.derived), candidates
+
+
+def first_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> MaskPlan:
+    """Random masks, shared by the pair's queries or drawn for each."""
+    if observed.config.mask_sharing == "pair":
+        return shared_plan(observed.masks, len(xy))
+    draw = observed.config.masks, observed.patches
+    return per_query_plan([random_masks(*draw, *observed.identity, *point, "pass", 0) for point in xy.tolist()])
 
 
 @dataclass(slots=True)
 class Probe:
-    """One frame pair, its masks and its queries; memory is set by `batch`, every mask is imagined once."""
+    """Responses of one pair's queries under a mask plan; `batch` sets the memory, every mask is imagined once."""
 
     world: WorldModel
     scene: Any
-    plan: Plan
+    plan: MaskPlan
     xy: Float[Tensor, "n 2"]
     batch: int
-    _factual: dict[int, Any] = field(default_factory=dict)
+    factual: dict[int, Any] = field(default_factory=dict)
+    """Factual predictions by group of the plan, kept while a query still needs them."""
 
     def candidates(self) -> Iterator[tuple[Int[Tensor, "b"], Candidates]]:
-        """Complete candidate sets; each query's masks must all have the same users (shared or separate plans)."""
+        """Complete candidate sets; each query's masks must all have the same users (shared or per-query plans)."""
         for rows in self.chunks():
             for now, response in self.responses(rows):
-                yield now, Candidates(response, peak_of(magnitude(response)))
+                yield now, Candidates(response, argmax_xy(magnitude(response)))
 
     def averages(self) -> Iterator[tuple[Int[Tensor, "b"], Float[Tensor, "b 3 h w"], Float[Tensor, "b"]]]:
-        """Mean response of each query over its masks, and the mean over masks of its strongest magnitude."""
+        """Mean response of each query over its masks, and the mean over masks of its largest magnitude."""
         for rows in self.chunks():
             total = self.xy.new_zeros(len(rows), 3, self.world.size, self.world.size)
             strength = self.xy.new_zeros(len(rows))
             for now, response in self.responses(rows):
                 place = (now - rows[0]).to(self.xy.device)
-                total[place] += distinct(response).sum(1)
+                total[place] += unique_channels(response).sum(1)
                 strength[place] += magnitude(response).amax((-2, -1)).sum(1)
             count = self.plan.used[rows].sum(1).to(self.xy)
             yield rows, total / count[:, None, None, None], strength / count
@@ -69,19 +149,24 @@ class Probe:
             now = users[torch.isin(users, rows)]
             if len(now) == 0:
                 continue
-            if group not in self._factual:
-                self._factual[group] = self.world.imagine(self.scene, self.plan.hidden[masks].to(self.xy.device))
-            yield now, self.world.intervene(self.scene, self._factual[group], self.xy[now.to(self.xy.device)])
+            if group not in self.factual:
+                self.factual[group] = self.world.imagine(self.scene, self.plan.hidden[masks].to(self.xy.device))
+            yield now, self.world.intervene(self.scene, self.factual[group], self.xy[now.to(self.xy.device)])
             if users[-1] <= rows[-1]:
-                del self._factual[group]
+                del self.factual[group]
 
 
-def shares(belief: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """Weights that sum to one, from belief that sums to anything; who believes in none prefers none."""
-    total = belief.sum(1, keepdim=True)
-    return torch.where(total > 0, belief / total, 1 / belief.shape[1])
+def magnitude(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b h w"]:
+    """L1 norm over the channels."""
+    once = unique_channels(response)
+    return once.abs().sum(-3) * (response.shape[-3] / once.shape[-3])
 
 
-def effective(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n"]:
-    """Effective number of candidates, exp of the weights' entropy: 1 for one-hot, M for uniform."""
-    return torch.special.entr(weights).sum(-1).exp()
+def unique_channels(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b c h w"]:
+    """The channels without repetition: a gray perturbation gives one plane that all three channels share."""
+    return response[..., :1, :, :] if response.stride(-3) == 0 else response
+
+
+def argmax_xy(image: Float[Tensor, "*b h w"]) -> Float[Tensor, "*b 2"]:
+    """The center of the pixel with the largest value; the first in raster order among equals."""
+    return center_of_flat(image.flatten(-2).argmax(-1), image.shape[-1])

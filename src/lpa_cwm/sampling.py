@@ -8,7 +8,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from lpa_cwm.geometry import View, to_sampler
+from lpa_cwm.geometry import Crop, to_sampler
 
 
 def read(image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n c"]:
@@ -21,7 +21,7 @@ def read(image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b n 2"]) -> Float[T
 def crop(
     image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b 2"], extent: float, size: int
 ) -> Float[Tensor, "b c size size"]:
-    """A `size` x `size` grid of bilinear samples whose outer samples lie `extent` apart, centred on each point."""
+    """A `size` x `size` grid of bilinear samples whose outer samples lie `extent` apart, centered on each point."""
     offsets = torch.linspace(-extent / 2, extent / 2, size, dtype=xy.dtype, device=xy.device)
     square = torch.stack(torch.meshgrid(offsets, offsets, indexing="xy"), dim=-1)
     points = xy[:, None, None] + square
@@ -43,7 +43,7 @@ def resize_frame(frame: UInt8[Tensor, "3 h w"], hw: tuple[int, int]) -> UInt8[Te
     return rearrange(torch.from_numpy(resized.copy()), "h w c -> c h w").to(frame.device)
 
 
-def look(frame: UInt8[Tensor, "3 h w"], view: View) -> Float[Tensor, "3 s s"]:
+def crop_resize(frame: UInt8[Tensor, "3 h w"], view: Crop) -> Float[Tensor, "3 s s"]:
     """The part of a frame inside a view, at the view's size, RGB in [0, 1]."""
     part = frame[:, view.y : view.y + view.height, view.x : view.x + view.width]
     return unit_range(resize_frame(part, (view.size, view.size)))

@@ -1,28 +1,26 @@
-"""The method in one page: probe, adjudicate, localise, probe again around the endpoint."""
+"""The method: candidates from masks, adjudicated, decoded to an endpoint, re-evaluated around it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lpa_cwm.config import PASSES, Method
-from lpa_cwm.decode import aggregate, distribution, localise
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.decode import Distribution, aggregate, distribution, localize
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import HW, View, inside
-from lpa_cwm.interfaces import Adjudicator, WorldModel
-from lpa_cwm.keys import Part
-from lpa_cwm.probe import Probe, effective, magnitude, shares
+from lpa_cwm.geometry import Crop, inside
+from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
+from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass, magnitude, observe_pair, prepare
 from lpa_cwm.progress import progress
-from lpa_cwm.sampling import look
-from lpa_cwm.settling import Settling
-from lpa_cwm.types import Candidates, Clip, Grid, Pair, Queries, Tracks
-from lpa_cwm.world.masks import Plan, hide, jointly, neighbourhood, pooled, random_masks, separate, shared
+from lpa_cwm.protocols import Adjudicator, WorldModel
+from lpa_cwm.sampling import crop_resize
+from lpa_cwm.types import Candidates, Clip, Grid, Judgement, Queries, Tracks
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PairResult:
     """Where the queries of one frame pair went, in pixels of the frame, and how sure that is."""
 
     xy: Float[Tensor, "n 2"]
@@ -31,222 +29,215 @@ class Answer:
     spread: Float[Tensor, "n"]
 
     @classmethod
-    def empty(cls, xy: Float[Tensor, "n 2"]) -> "Answer":
+    def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
         return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(3)))
 
-    def put(self, rows: Int[Tensor, "b"], other: "Answer") -> None:
+    def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
         """Overwrite some rows."""
         for name in ("xy", "strength", "support", "spread"):
             getattr(self, name)[rows] = getattr(other, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Shot:
-    """A frame at its own size, and the whole of it at working size."""
-
-    frame: UInt8[Tensor, "3 h w"]
-    whole: Float[Tensor, "3 s s"]
-
-
-@dataclass(frozen=True, slots=True)
-class ShotPair:
-    """Two frames, and the identity that fixes the randomness of everything asked of them."""
-
-    source: Shot
-    target: Shot
-    identity: tuple[Part, ...]
-
-    @property
-    def hw(self) -> HW:
-        return self.source.frame.shape[-2], self.source.frame.shape[-1]
-
-
 @dataclass
 class CwmTracker:
-    """Follows points by asking a world model; every target is asked directly from the query's own frame."""
+    """Tracks points with one adjudicator; every target frame is reached directly from the query's frame."""
 
     world: WorldModel
     adjudicator: Adjudicator
-    method: Method = field(default_factory=Method)
+    config: TrackerConfig
     device: str = "cpu"
     quiet: bool = True
 
-    @property
-    def passes(self) -> int:
-        """Re-evaluations: as the numbers say, else as the world model would have it, else as in the paper."""
-        return self.method.passes_or(getattr(self.world, "passes", PASSES))
-
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Tracks in the clip's own pixels; nothing is tracked before a query's frame."""
-        (tracks,) = track_together([self], clip, queries)
-        return tracks
-
-    def pairs(self, clip: Clip, queries: Queries) -> Iterator[tuple[ShotPair, Int[Tensor, "k"], int]]:
-        """Each frame with queries against each later frame; a source is read and resized once."""
-        for start in queries.frame.unique().tolist():
-            source = self.shoot(clip[start])
-            rows = (queries.frame == start).nonzero()[:, 0]
-            for target in range(start + 1, len(clip)):
-                yield ShotPair(source, self.shoot(clip[target]), ("clip", clip.name, start, target)), rows, target
-
-    def shoot(self, frame: UInt8[Tensor, "3 h w"]) -> Shot:
-        hw = frame.shape[-2], frame.shape[-1]
-        return Shot(frame, look(frame, View.full(hw, self.world.size)).to(self.device))
-
-    def follow(self, pair: ShotPair, xy: Float[Tensor, "n 2"]) -> Answer:
-        """All queries of one frame pair."""
-        full = View.full(pair.hw, self.world.size)
-        scene = self.world.observe(pair.source.whole, pair.target.whole)
-        answer = self.first(pair, scene, xy)
-        for index in range(1, self.passes + 1):
-            side = int(min(pair.hw) * self.method.zoom ** (index - 1))
-            if index == 1 and (self.method.reevaluation != "query" or pair.hw == (side, side)):
-                answer = self.again(pair, scene, (full, full), xy, answer, index)
-            else:
-                self.closer(pair, xy, answer, side, index)
-        return answer
-
-    def first(self, pair: ShotPair, scene: object, xy: Float[Tensor, "n 2"]) -> Answer:
-        """Candidates through random masks, adjudicated and localised."""
-        full = View.full(pair.hw, self.world.size)
-        points = full.enter(xy)
-        answer = Answer.empty(xy)
-        for rows, candidates, belief in self.judged(pair, scene, xy, points):
-            weights = shares(belief)
-            response = aggregate(candidates.response, weights)
-            strength = (belief * magnitude(candidates.response).amax((-2, -1))).sum(1)
-            peak = localise(response, self.method)
-            answer.put(rows, self.read(response, strength, effective(weights), full, peak))
-        return answer
-
-    def judged(
-        self, pair: ShotPair, scene: object, xy: Float[Tensor, "n 2"], points: Float[Tensor, "n 2"]
-    ) -> Iterator[tuple[Int[Tensor, "b"], Candidates, Float[Tensor, "b m"]]]:
-        """Candidates of the queries and the belief in them: from all masks, or as many as it takes to settle."""
-
-        def believe(rows: Int[Tensor, "b"], candidates: Candidates) -> Float[Tensor, "b m"]:
-            return self.adjudicator(Pair(pair.source.whole, pair.target.whole, points[rows]), candidates)
-
-        plan = self.first_plan(pair, xy)
-        if self.method.adaptive:
-            asked = self.world, scene, plan.hidden, points, self.method.batch, self.method.adaptive
-            yield from Settling(*asked).candidates(believe)
-            return
-        for rows, candidates in Probe(self.world, scene, plan, points, self.method.batch).candidates():
-            yield rows, candidates, believe(rows, candidates)
-
-    def again(
-        self, pair: ShotPair, scene: object, views: tuple[View, View], xy: Tensor, answer: Answer, index: int
-    ) -> Answer:
-        """Fresh masks around the endpoints, uniform weights, no window."""
-        source, target = views
-        plan = self.next_plan(pair, xy, target.enter(answer.xy), index)
-        refined = Answer.empty(xy)
-        probe = Probe(self.world, scene, plan, source.enter(xy), self.method.batch)
-        for rows, response, strength in probe.averages():
-            peak = distribution(response, self.method).endpoint(self.method)
-            refined.put(rows, self.read(response, strength, answer.support[rows], target, peak))
-        return refined
-
-    def closer(self, pair: ShotPair, xy: Float[Tensor, "n 2"], answer: Answer, side: int, index: int) -> None:
-        """One query at a time through crops around the query and around its endpoint; updates the answer."""
-        for row in torch.arange(len(xy)).split(1):
-            source = View.around(xy[row][0], side, pair.hw, self.world.size)
-            target = View.around(answer.xy[row][0], side, pair.hw, self.world.size)
-            scene = self.world.observe(self.show(pair.source, source), self.show(pair.target, target))
-            one = Answer.empty(answer.xy[row])
-            one.support[:] = answer.support[row]
-            answer.put(row, self.again(pair, scene, (source, target), xy[row], one, index))
-
-    def first_plan(self, pair: ShotPair, xy: Float[Tensor, "n 2"]) -> Plan:
-        """Random masks, shared by the pair's queries or drawn for each."""
-        draw = self.method.masks, self.patches
-        if self.method.mask_sharing == "pair":
-            return shared(random_masks(*draw, *pair.identity, "pass", 0), len(xy))
-        return separate([random_masks(*draw, *pair.identity, *point, "pass", 0) for point in xy.tolist()])
-
-    def next_plan(self, pair: ShotPair, xy: Float[Tensor, "n 2"], ends: Float[Tensor, "n 2"], index: int) -> Plan:
-        """Masks that hide the neighbourhood of each query's endpoint."""
-        around = neighbourhood(ends, self.world.size, self.world.patch).cpu()
-        draw = self.method.masks, self.patches
-        identity = (*pair.identity, "pass", index)
-        if self.method.reevaluation == "pool":
-            return pooled(around, self.method.masks, *identity)
-        if self.method.reevaluation == "joint":
-            return jointly(around, self.method.masks, self.method.reveal, *identity)
-        own = [(*pair.identity, *point, "pass", index) for point in xy.tolist()]
-        return separate(
-            [
-                hide(random_masks(*draw, *key), near, self.method.reveal, *key)
-                for key, near in zip(own, around, strict=True)
-            ]
+        adjudicators = {"only": self.adjudicator}
+        tracked = track_many(
+            self.world, adjudicators, clip, queries, config=self.config, device=self.device, quiet=self.quiet
         )
+        return tracked["only"]
 
-    def read(self, response: Tensor, strength: Tensor, support: Tensor, view: View, peak: Tensor) -> Answer:
-        """A decoded response in the frame's pixels."""
-        scale = (view.width * view.height) ** 0.5 / view.size
-        spread = distribution(response, self.method).moments()[1]
-        return Answer(view.leave(peak), strength, support, spread * scale)
+    def observe(self, clip: Clip, source: int, target: int) -> ObservedPair:
+        """One frame pair of a clip, ready for `track_pair`."""
+        identity = pair_identity(clip, source, target)
+        return observe_pair(self.world, clip[source], clip[target], identity, self.config, self.device)
 
-    def show(self, shot: Shot, view: View) -> Float[Tensor, "3 s s"]:
-        return look(shot.frame, view).to(self.device)
-
-    @property
-    def patches(self) -> int:
-        return (self.world.size // self.world.patch) ** 2
+    def track_pair(self, observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> PairResult:
+        """The endpoints of points of the source in the target."""
+        return track_pair(observed, {"only": self.adjudicator}, xy)["only"]
 
 
 @torch.inference_mode()
-def track_together(trackers: Sequence[CwmTracker], clip: Clip, queries: Queries | Grid) -> list[Tracks]:
-    """Tracks of several trackers, frame pair by frame pair, so that a world model that remembers is asked but once.
+def track_many(
+    world: WorldModel,
+    adjudicators: Mapping[str, Adjudicator],
+    clip: Clip,
+    queries: Queries | Grid,
+    *,
+    config: TrackerConfig | None = None,
+    device: str = "cpu",
+    quiet: bool = True,
+    on_pair: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Tracks]:
+    """Tracks by several adjudicators; candidates are computed once for all of them.
 
-    All of them work at the size and on the device of the first one.
+    `on_pair` is called before each frame pair with the number done and the number in all; it may raise to stop.
     """
-    first, queries = trackers[0], checked(clip, queries)
-    notes = [Notes.begin(queries, len(clip)) for _ in trackers]
-    pairs = first.pairs(clip, queries)
-    for pair, rows, target in progress(pairs, count_pairs(clip, queries), clip.name, first.quiet):
-        for tracker, own in zip(trackers, notes, strict=True):
-            own.put(rows, target, tracker.follow(pair, queries.xy[rows].to(tracker.device)))
-    return [own.tracks(queries, tracker.method) for tracker, own in zip(trackers, notes, strict=True)]
+    queries = validate_queries(clip, queries)
+    config = config or world.defaults
+    buffers = {name: TrackBuffer.begin(queries, len(clip)) for name in adjudicators}
+    total = count_pairs(clip, queries)
+    pairs = observed_pairs(world, clip, queries, config, device)
+    for done, (observed, rows, target) in enumerate(progress(pairs, total, clip.name, quiet)):
+        on_pair(done, total)
+        results = track_pair(observed, adjudicators, queries.xy[rows].to(device))
+        for name, result in results.items():
+            buffers[name].put(rows, target, result)
+    return {name: buffer.tracks(queries, config) for name, buffer in buffers.items()}
+
+
+def observed_pairs(
+    world: WorldModel, clip: Clip, queries: Queries, config: TrackerConfig, device: str
+) -> Iterator[tuple[ObservedPair, Int[Tensor, "k"], int]]:
+    """Each frame with queries against each later frame; a source is prepared once."""
+    for start in queries.frame.unique().tolist():
+        source = prepare(world, clip[start], device)
+        rows = (queries.frame == start).nonzero()[:, 0]
+        for target in range(start + 1, len(clip)):
+            identity = pair_identity(clip, start, target)
+            yield ObservedPair(world, source, prepare(world, clip[target], device), identity, config), rows, target
+
+
+def pair_identity(clip: Clip, source: int, target: int) -> tuple[str, str, int, int]:
+    """What fixes the masks of a frame pair."""
+    return "clip", clip.name, source, target
+
+
+def track_pair(
+    observed: ObservedPair, adjudicators: Mapping[str, Adjudicator], xy: Float[Tensor, "n 2"]
+) -> dict[str, PairResult]:
+    """All queries of one frame pair, given in pixels of the frame."""
+    results = {name: PairResult.empty(xy) for name in adjudicators}
+    for rows, pair, candidates in first_pass(observed, xy):
+        for name, adjudicate in adjudicators.items():
+            results[name].put(rows, decode_candidates(observed, candidates, adjudicate(pair, candidates)))
+    for index in range(1, observed.config.passes + 1):
+        results = {name: reevaluate(observed, xy, result, index) for name, result in results.items()}
+    return results
+
+
+def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> PairResult:
+    """Endpoints of the first pass: weighted responses, localized."""
+    response = aggregate(candidates.response, judgement.weights)
+    peaks = magnitude(candidates.response).amax((-2, -1))
+    strength = judgement.visibility * (judgement.weights * peaks).sum(1)
+    endpoint = localize(response, observed.config)
+    start = distribution(response, observed.config)
+    return to_frame(observed.crop, endpoint, start, strength, judgement.support)
+
+
+def reevaluate(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult, index: int) -> PairResult:
+    """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops."""
+    config, hw = observed.config, observed.source.hw
+    side = int(min(hw) * config.zoom ** (index - 1))
+    if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
+        return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
+    refined = PairResult.empty(xy)
+    for row in torch.arange(len(xy)).split(1):
+        crops = (Crop.around(point[row][0], side, hw, observed.world.size) for point in (xy, result.xy))
+        source, target = crops
+        one = PairResult.empty(result.xy[row])
+        one.support[:] = result.support[row]
+        zoomed = zoom_in(observed, source, target)
+        refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
+    return refined
+
+
+def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:
+    """The same pair seen through two crops."""
+    world, device = observed.world, observed.source.resized.device
+
+    def cropped(frame: PreparedFrame, crop: Crop) -> PreparedFrame:
+        resized = crop_resize(frame.native, crop).to(device)
+        return PreparedFrame(frame.native, resized, world.describe(resized))
+
+    frames = cropped(observed.source, source), cropped(observed.target, target)
+    return replace(observed, source=frames[0], target=frames[1])
+
+
+def reevaluate_in(
+    observed: ObservedPair, crops: tuple[Crop, Crop], xy: Float[Tensor, "n 2"], before: PairResult, index: int
+) -> PairResult:
+    """Fresh masks around the endpoints, uniform weights, no window."""
+    source, target = crops
+    plan = next_plan(observed, xy, target.to_crop(before.xy), index)
+    refined = PairResult.empty(xy)
+    probe = Probe(observed.world, observed.scene, plan, source.to_crop(xy), observed.config.batch)
+    for rows, response, strength in probe.averages():
+        start = distribution(response, observed.config)
+        endpoint = start.decode(observed.config.subpixel)
+        refined.put(rows, to_frame(target, endpoint, start, strength, before.support[rows]))
+    return refined
+
+
+def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tensor, "n 2"], index: int) -> MaskPlan:
+    """Masks that hide the neighborhood of each query's endpoint."""
+    config, world = observed.config, observed.world
+    around = neighborhood(ends, world.size, world.patch).cpu()
+    if config.reevaluation == "joint":
+        return joint_plan(around, config.masks, config.reveal, *observed.identity, "pass", index)
+    keys = [(*observed.identity, *point, "pass", index) for point in xy.tolist()]
+    return per_query_plan(
+        [
+            hide(random_masks(config.masks, observed.patches, *key), near, config.reveal, *key)
+            for key, near in zip(keys, around, strict=True)
+        ]
+    )
+
+
+def to_frame(
+    crop: Crop, endpoint: Float[Tensor, "n 2"], start: Distribution, strength: Tensor, support: Tensor
+) -> PairResult:
+    """Endpoints and spread in the frame's pixels."""
+    scale = (crop.width * crop.height) ** 0.5 / crop.size
+    return PairResult(crop.to_frame(endpoint), strength, support, start.moments()[1] * scale)
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """Tracks in the making."""
+class TrackBuffer:
+    """Tracks that are being filled frame by frame."""
 
     xy: Float[Tensor, "n t 2"]
     extras: dict[str, Float[Tensor, "n t"]]
 
     @classmethod
-    def begin(cls, queries: Queries, frames: int) -> "Notes":
-        """Nothing but the queries themselves."""
+    def begin(cls, queries: Queries, frames: int) -> "TrackBuffer":
+        """NaN everywhere but at the queries."""
         n = len(queries)
         xy = torch.full((n, frames, 2), torch.nan)
         xy[torch.arange(n), queries.frame] = queries.xy
         return cls(xy, {name: torch.full((n, frames), torch.nan) for name in ("strength", "support", "spread")})
 
-    def put(self, rows: Int[Tensor, "k"], target: int, answer: Answer) -> None:
+    def put(self, rows: Int[Tensor, "k"], target: int, result: PairResult) -> None:
         """Where some queries are in a frame."""
-        self.xy[rows, target] = answer.xy.cpu()
+        self.xy[rows, target] = result.xy.cpu()
         for name, values in self.extras.items():
-            values[rows, target] = getattr(answer, name).cpu()
+            values[rows, target] = getattr(result, name).cpu()
 
-    def tracks(self, queries: Queries, method: Method) -> Tracks:
-        """All of it; a query is visible in its own frame."""
-        visible = self.extras["strength"] >= method.visible_from
+    def tracks(self, queries: Queries, config: TrackerConfig) -> Tracks:
+        """The finished tracks; a query is visible in its own frame."""
+        visible = self.extras["strength"] >= config.visibility_threshold
         visible[torch.arange(len(queries)), queries.frame] = True
         return Tracks(self.xy, visible, **self.extras)
 
 
-def checked(clip: Clip, queries: Queries | Grid) -> Queries:
+def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:
     """Queries that can be tracked; anything else is refused with a sentence."""
     if len(clip) < 2:
         raise InputError(f"The clip {clip.name} has {len(clip)} frame(s); tracking needs at least two.")
     if isinstance(queries, Grid):
         queries = queries.on(clip.hw)
     if len(queries) == 0:
-        raise InputError("There are no points to follow; give at least one, for example 120,80@0.")
+        raise InputError("There are no points to track; give at least one, for example 120,80@0.")
     height, width = clip.hw
     for (x, y), frame in zip(queries.xy.tolist(), queries.frame.tolist(), strict=True):
         if not 0 <= frame < len(clip):
@@ -262,5 +253,5 @@ def checked(clip: Clip, queries: Queries | Grid) -> Queries:
 
 
 def count_pairs(clip: Clip, queries: Queries) -> int:
-    """Frame pairs that tracking these queries asks about."""
+    """Frame pairs that tracking these queries needs."""
     return sum(len(clip) - 1 - start for start in queries.frame.unique().tolist())

@@ -5,7 +5,7 @@ Axes: n queries or tracks, m candidates (masks), t frames, h w pixels, p patches
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.drawing import draw_tracks
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
-from lpa_cwm.geometry import HW, pixel_centres, rescale
+from lpa_cwm.geometry import HW, pixel_centers, rescale
+from lpa_cwm.io.files import atomic_write
+from lpa_cwm.io.overlay import draw_tracks
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class Grid:
         if self.side < 1:
             raise InputError(f"A grid of {self.side} points a side was asked for; give at least 1.")
         cells = (self.side, self.side)
-        xy = rescale(pixel_centres(cells).flatten(0, 1), cells, hw)
+        xy = rescale(pixel_centers(cells).flatten(0, 1), cells, hw)
         return Queries(xy, torch.full((self.side**2,), self.frame))
 
 
@@ -100,14 +100,14 @@ class Tracks:
 
     def to_npz(self, path: Path | str) -> None:
         """All fields that are known, as arrays."""
-        with written_aside(path) as aside, aside.open("wb") as file:
+        with atomic_write(path) as aside, aside.open("wb") as file:
             arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in self.known().items()}
             np.savez_compressed(file, **arrays)
 
     def to_csv(self, path: Path | str) -> None:
         """A row per point and frame from its query on."""
         extras = {name: values for name, values in self.known().items() if name not in ("xy", "visible")}
-        with written_aside(path) as aside, aside.open("w", newline="") as file:
+        with atomic_write(path) as aside, aside.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["track", "frame", "x", "y", "visible", *extras])
             for track, frame in (~self.xy[..., 0].isnan()).nonzero().tolist():
@@ -142,6 +142,8 @@ class Pair:
     source: Float[Tensor, "3 h w"]
     target: Float[Tensor, "3 h w"]
     xy: Float[Tensor, "n 2"]
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Shared by all pairs of one source frame: what an adjudicator computes once per source, by a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +152,25 @@ class Candidates:
 
     response: Float[Tensor, "n m 3 h w"]
     peak: Float[Tensor, "n m 2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an adjudicator decides about the candidates of each query."""
+
+    weights: Float[Tensor, "n m"]
+    """Non-negative, sum to one."""
+    visibility: Float[Tensor, "n"]
+    """Factor of the response strength that is compared with the visibility threshold; 1 leaves it as it is."""
+
+    @classmethod
+    def of(cls, weights: Float[Tensor, "n m"]) -> "Judgement":
+        """Normalize weights to sum to one per query, uniform where all are zero; the visibility factor is 1."""
+        total = weights.sum(1, keepdim=True)
+        normalized = torch.where(total > 0, weights / total, 1 / weights.shape[1])
+        return cls(normalized, torch.ones_like(normalized[:, 0]))
+
+    @property
+    def support(self) -> Float[Tensor, "n"]:
+        """Effective number of candidates, exp of the weights' entropy: 1 for one-hot, M for uniform."""
+        return torch.special.entr(self.weights).sum(-1).exp()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lpa_cwm.bundled import bundled_clip
-from lpa_cwm.data.video import write
+from lpa_cwm.io.video import write
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="a browser is driven by playwright; see `make test-browser`"
@@ -46,7 +46,7 @@ def is_up(address):
 def served(tmp_path_factory):
     """The page's address, and the folder where it puts its temporary files."""
     scratch, port = tmp_path_factory.mktemp("tmp"), free_port()
-    code = "from lpa_cwm.cli import main; main()"
+    code = "from lpa_cwm.cli.main import main; main()"
     command = [sys.executable, "-c", code, "demo", "--port", str(port), "--no-show"]
     server = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)})
     address = f"http://127.0.0.1:{port}"

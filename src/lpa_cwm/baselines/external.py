@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lpa_cwm.baselines.origins import content_of
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.baselines.ptlflow import load_ptlflow
 from lpa_cwm.baselines.settings import settings, settings_file, variable
+from lpa_cwm.baselines.sources import content_of
 from lpa_cwm.baselines.worker import Checkout, Worker, WorkerFlow, WorkerTracker
 from lpa_cwm.errors import InputError
-from lpa_cwm.interfaces import Tracker
+from lpa_cwm.protocols import Tracker
 
 FIELDS = ("checkout", "checkpoint", "python", "device", "limit")
 LIMIT = 1800

@@ -1,7 +1,7 @@
 """Any flow or correspondence estimator as a tracker: each target straight from the query's frame.
 
 The flow from the query's frame to the target is read at the pixel that holds the query and added to the query
-itself, so the sub-pixel part of the query is kept: flow read at pixel i is the motion of its centre i + 0.5, and is
+itself, so the sub-pixel part of the query is kept: flow read at pixel i is the motion of its center i + 0.5, and is
 taken for that of the whole pixel. The flow back is read bilinearly at the endpoint.
 """
 

@@ -33,7 +33,7 @@ class RangeMap:
 
 
 def landings(flow: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b h w"]:
-    """How many pixels the flow brings to each pixel, each shared bilinearly between the four centres around it."""
+    """How many pixels the flow brings to each pixel, each shared bilinearly between the four centers around it."""
     batch, _, height, width = flow.shape
     index = rearrange(cells(flow) + flow, "b d h w -> d b (h w)")
     # What is not finite or far away goes just outside, where nothing is counted.

@@ -1,4 +1,4 @@
-"""Trackers and flow estimators that run as a process of their own: somebody else's code, interpreter and licence."""
+"""Trackers and flow estimators that run as a process of their own: somebody else's code, interpreter and license."""
 
 import os
 import signal

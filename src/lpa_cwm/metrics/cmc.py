@@ -1,4 +1,4 @@
-"""Completeness-aware Motion Correspondence: localisation, completeness, visibility and continuity of moving points."""
+"""Completeness-aware Motion Correspondence: localization, completeness, visibility and continuity of moving points."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.metrics.comparison import Comparison, compare, count, ratio, squared_length
-from lpa_cwm.metrics.declaration import SUCCESS, THRESHOLDS
 from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
+from lpa_cwm.metrics.registry import SUCCESS, THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float, Int
 
 MOTION = 4.0

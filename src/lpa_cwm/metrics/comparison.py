@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.metrics.declaration import THRESHOLDS
+from lpa_cwm.metrics.registry import THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float, Int, Shaped
 
 SIZE = 256

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lpa_cwm.metrics.declaration import METRICS
+from lpa_cwm.metrics.registry import METRICS
 from lpa_cwm.metrics.shapes import Shaped
 
 Columns = dict[str, Shaped[np.ndarray, "... _"]]

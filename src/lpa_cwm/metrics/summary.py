@@ -7,7 +7,7 @@ import numpy as np
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.metrics.comparison import ratio
-from lpa_cwm.metrics.declaration import METRICS
+from lpa_cwm.metrics.registry import METRICS
 from lpa_cwm.metrics.scores import Scores
 from lpa_cwm.metrics.shapes import Float
 
@@ -42,7 +42,7 @@ class Difference:
         return self.estimate.low > 0 or self.estimate.high < 0
 
 
-def summarise(scores: Scores, names: list[str] | None = None) -> dict[str, Estimate]:
+def summarize(scores: Scores, names: list[str] | None = None) -> dict[str, Estimate]:
     """Every measure of a method, averaged over videos."""
     names = names or measured(scores)
     table = np.stack([scores.column(name) for name in names], axis=1)
@@ -72,7 +72,7 @@ def difference(first: Scores, second: Scores, names: list[str] | None = None) ->
 
 
 def won_and_tied(differences: Float[np.ndarray, "v"], higher_is_better: bool | None) -> tuple[float, float]:
-    """Shares of the defined differences that favour the first method, and that favour neither."""
+    """Shares of the defined differences that favor the first method, and that favor neither."""
     known = differences[~np.isnan(differences)]
     if not known.size or higher_is_better is None:
         return float("nan"), float("nan")

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.metrics.comparison import SIZE, Comparison, compare, count, ratio
-from lpa_cwm.metrics.declaration import THRESHOLDS
 from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
+from lpa_cwm.metrics.registry import THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float
 
 Mode = Literal["first", "strided"]

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lpa_cwm.errors import need
-from lpa_cwm.experiments.audit import BEST, RIGHT, Belief, gap_closed
-from lpa_cwm.files import written_aside
+from lpa_cwm.evaluation.audit import BEST, RIGHT, Belief, gap_closed
+from lpa_cwm.io.files import atomic_write
 from lpa_cwm.metrics.summary import Estimate
 
 COLOURS = {"uniform": "#8c8c8c", "apa": "#3f7fbf", "lpa": "#d1495b", BEST: "#2a9d6f"}
@@ -52,15 +52,15 @@ def draw(beliefs: Mapping[str, Belief], path: Path) -> None:
     for place, (name, belief) in enumerate(beliefs.items()):
         error = belief.error
         low, high = error.value - error.low, error.high - error.value
-        colour = COLOURS.get(name, "#555555")
-        left.bar(place, error.value, yerr=[[low], [high]], color=colour, capsize=4, width=0.65)
+        color = COLOURS.get(name, "#555555")
+        left.bar(place, error.value, yerr=[[low], [high]], color=color, capsize=4, width=0.65)
         left.annotate(f"{error.value:.2f}", (place, error.high), ha="center", va="bottom", fontsize=9)
         if name != BEST:
             numbers = range(1, len(belief.by_rank) + 1)
             label = f"{name}, {belief.hit.value:.0%}"
-            right.plot(numbers, [e.value for e in belief.by_rank], "o-", color=colour, label=label, markersize=4)
+            right.plot(numbers, [e.value for e in belief.by_rank], "o-", color=color, label=label, markersize=4)
             bounds = [e.low for e in belief.by_rank], [e.high for e in belief.by_rank]
-            right.fill_between(numbers, *bounds, color=colour, alpha=0.18, linewidth=0)
+            right.fill_between(numbers, *bounds, color=color, alpha=0.18, linewidth=0)
     left.set_xticks(range(len(beliefs)), list(beliefs))
     left.set_ylabel("weighted-coordinate error, px")
     right.set_xlabel("true rank of the candidate")
@@ -69,5 +69,5 @@ def draw(beliefs: Mapping[str, Belief], path: Path) -> None:
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         figure.savefig(aside, dpi=160)

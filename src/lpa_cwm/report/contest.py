@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.metrics import Estimate, Scores, load_scores, summarise
+from lpa_cwm.metrics import Estimate, Scores, load_scores, summarize
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Contest:
     @cached_property
     def estimates(self) -> dict[str, dict[str, Estimate]]:
         """Every measure of everyone, averaged over videos."""
-        return {scores.method: summarise(scores) for scores in self.everyone}
+        return {scores.method: summarize(scores) for scores in self.everyone}
 
 
 def load_contests(folders: list[Path]) -> list[Contest]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import need
 from lpa_cwm.explain import Explanation
-from lpa_cwm.files import written_aside
+from lpa_cwm.io.files import atomic_write
 from lpa_cwm.probe import magnitude
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
@@ -23,7 +23,7 @@ def picture(image: Float[Tensor, "3 h w"]) -> np.ndarray:
 
 
 def open_patches(explained: Explanation, index: int) -> Float[Tensor, "3 h w"]:
-    """The target as a mask shows it, the rest grey."""
+    """The target as a mask shows it, the rest gray."""
     side = int(explained.hidden.shape[1] ** 0.5)
     scale = explained.target.shape[-1] // side
     hidden = rearrange(explained.hidden[index], "(i j) -> i j", i=side).to(explained.target.device)
@@ -31,18 +31,18 @@ def open_patches(explained: Explanation, index: int) -> Float[Tensor, "3 h w"]:
 
 
 def glow(values: Float[Tensor, "h w"], most: float, behind: Float[Tensor, "3 h w"]) -> np.ndarray:
-    """Values as heat over a dim grey picture, so that one sees what responds."""
+    """Values as heat over a dim gray picture, so that one sees what responds."""
     from matplotlib import colormaps
 
     heat = (values / (most + 1e-12)).clamp(0, 1).sqrt().cpu().numpy()
-    grey = 0.45 * behind.mean(0).clamp(0, 1).cpu().numpy()
-    return (1 - heat[..., None]) * grey[..., None] + heat[..., None] * colormaps["inferno"](0.3 + 0.7 * heat)[..., :3]
+    gray = 0.45 * behind.mean(0).clamp(0, 1).cpu().numpy()
+    return (1 - heat[..., None]) * gray[..., None] + heat[..., None] * colormaps["inferno"](0.3 + 0.7 * heat)[..., :3]
 
 
-def mark(axes, xy: Tensor, colour: str, shape: str = "+") -> None:  # noqa: ANN001
-    """A cross or a ring at a point; matplotlib puts pixel centres at whole numbers."""
+def mark(axes, xy: Tensor, color: str, shape: str = "+") -> None:  # noqa: ANN001
+    """A cross or a ring at a point; matplotlib puts pixel centers at whole numbers."""
     x, y = (xy.cpu() - 0.5).tolist()
-    axes.plot(x, y, shape, color=colour, markersize=12, markeredgewidth=1.6, fillstyle="none")
+    axes.plot(x, y, shape, color=color, markersize=12, markeredgewidth=1.6, fillstyle="none")
 
 
 def panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tuple[Tensor, str]]]]:
@@ -57,7 +57,7 @@ def panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tuple[Ten
         factual = explained.prediction[heaviest]
         shown.append(("factual prediction", picture(factual), []))
         shown.append(("perturbed prediction", picture(factual + explained.response[heaviest]), []))
-    strength = explained.strength
+    strength = explained.localization
     shown.append(
         ("weighted response", glow(strength, float(strength.max()), explained.target), [(explained.first, END)])
     )
@@ -69,10 +69,10 @@ def panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tuple[Ten
 
 def summary(explained: Explanation) -> str:
     """The answer in words."""
-    answer = explained.answer
+    answer = explained.result
     lines = (
         f"strength {answer.strength[0]:.3f}",
-        f"of which sight, a factor {explained.sight:.2f}",
+        f"of which sight, a factor {explained.visibility:.2f}",
         f"effective candidates {answer.support[0]:.1f} of {len(explained.weights)}",
         f"spread {answer.spread[0]:.1f} px",
     )
@@ -93,13 +93,13 @@ def draw(explained: Explanation, path: Path) -> None:
     for axes, (title, image, marks) in zip(grid[:above].flat, upper, strict=False):
         axes.imshow(image)
         axes.set_title(title, fontsize=9)
-        for xy, colour in marks:
-            mark(axes, xy, colour)
+        for xy, color in marks:
+            mark(axes, xy, color)
     grid[:above].flat[len(upper)].text(0.02, 0.95, summary(explained), va="top", fontsize=10, linespacing=1.6)
     strengths = magnitude(explained.response)
     for axes, index in zip(grid[above:].flat, order, strict=False):
         axes.imshow(glow(strengths[index], float(strengths.max()), explained.target))
         mark(axes, explained.peak[index], PEAK, "o")
         axes.set_title(f"mask {index + 1}, weight {explained.weights[index]:.2f}", fontsize=9)
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         figure.savefig(aside, dpi=110)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from html import escape
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444")
-"""Told apart by the colour-blind as well."""
+"""Told apart by the color-blind as well."""
 GREYS = ("#9aa0a6", "#c3c7cc")
 RULE = "#e3e6ea"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A named sequence of points; a reference is dashed and grey."""
+    """A named sequence of points; a reference is dashed and gray."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -23,7 +23,7 @@ class Line:
 
 
 def inks(lines: Sequence[Line]) -> list[str]:
-    """A colour for each method, a grey for each reference."""
+    """A color for each method, a gray for each reference."""
     places = [sum(other.reference == line.reference for other in lines[:place]) for place, line in enumerate(lines)]
     palettes = [GREYS if line.reference else COLOURS for line in lines]
     return [palette[place % len(palette)] for palette, place in zip(palettes, places, strict=True)]
@@ -47,7 +47,7 @@ def words(x: float, y: float, text: str, anchor: str = "middle", turned: bool = 
 
 @dataclass(frozen=True)
 class Wheel:
-    """Axes that leave a centre, from 0 there to 1 at the rim."""
+    """Axes that leave a center, from 0 there to 1 at the rim."""
 
     axes: int
     width: int = 360
@@ -55,7 +55,7 @@ class Wheel:
     rim: float = 84
 
     def at(self, axis: int, value: float) -> tuple[float, float]:
-        """Where a value of an axis lies; what is undefined lies in the centre."""
+        """Where a value of an axis lies; what is undefined lies in the center."""
         angle = math.pi * (2 * axis / self.axes - 0.5)
         reach = 0 if value != value else value * self.rim
         return self.width / 2 + reach * math.cos(angle), self.height / 2 + reach * math.sin(angle)

@@ -44,11 +44,11 @@ def figures_of(scores: Scores) -> Iterator[Figure]:
 
 
 def paper_names(scores: Scores) -> set[str]:
-    """What the paper calls a method; its ablations name the localisation too."""
+    """What the paper calls a method; its ablations name the localization too."""
     weights = _ADJUDICATED.get(scores.method.partition(" ")[0])
     if weights is None:
         return {figure.method for figure in figures() if _letters(figure.method) == _letters(scores.method)}
-    if setting(scores.notes, "localise") == "standard":
+    if setting(scores.notes, "localize") == "standard":
         return {f"{weights} + Std."}
     return {f"{weights}-CWM" if weights != "Uniform" else "Uniform CWM"}
 

@@ -11,11 +11,11 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from PIL import Image, ImageDraw
 
-from lpa_cwm.data.selection import Selection
-from lpa_cwm.data.tapvid import TapVid, load_dataset
-from lpa_cwm.drawing import draw_head
+from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.datasets.tapvid import TapVid, load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.experiments import predictions
+from lpa_cwm.evaluation import predictions
+from lpa_cwm.io.overlay import draw_head
 from lpa_cwm.metrics import Scores
 from lpa_cwm.types import Sample
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference, summarise
+from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference, summarize
 from lpa_cwm.metrics.scores import SWEPT
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.contest import Contest
@@ -191,7 +191,7 @@ def by_subset(contest: Contest) -> Iterator[Table]:
     rows = []
     for subset, names in subsets.items():
         some = [replace(scores, videos={name: scores.videos[name] for name in names}) for scores in contest.everyone]
-        found = [summarise(scores, list(PER_VIDEO)) for scores in some]
+        found = [summarize(scores, list(PER_VIDEO)) for scores in some]
         for scores, means in zip(some, found, strict=True):
             cells = (estimated(means[metric], METRICS[metric]) for metric in PER_VIDEO)
             rows.append(Row((text(subset), text(scores.method), whole(len(names)), *cells), scores.reference))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lpa_cwm.experiments.sweep import FILE, Cell, measured
+from lpa_cwm.evaluation.sweep import FILE, Cell, measured
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.figures import Line, chart

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
+from lpa_cwm.io.files import atomic_write
 
 Identity = dict[str, int | float | str]
 """The options that must not change between the parts of one training."""
@@ -15,7 +15,7 @@ Identity = dict[str, int | float | str]
 
 def save(path: Path, identity: Identity, state: dict[str, Any]) -> None:
     """Write a checkpoint; whoever reads sees the old one or the new one, also after a crash."""
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         torch.save({"identity": identity, "state": state}, aside)
         with aside.open("rb+") as file:
             os.fsync(file.fileno())

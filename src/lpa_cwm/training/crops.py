@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lpa_cwm.data.pairs import Example, PairSource, draws
+from lpa_cwm.synth.pairs import Example, PairSource, draws
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lpa_cwm.adjudicate.evidence import compress
-from lpa_cwm.adjudicate.learned import Learned, belief, blind
+from lpa_cwm.adjudicators.features import compress
+from lpa_cwm.adjudicators.lpa import LPA, blind, to_judgement
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
-from lpa_cwm.keys import generator, key
-from lpa_cwm.probe import shares
+from lpa_cwm.io.files import atomic_write
 from lpa_cwm.progress import progress
+from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.training import checkpoint
-from lpa_cwm.training.averaging import follow
-from lpa_cwm.training.evidence_cache import Groups, read
+from lpa_cwm.training.augment import Turn
+from lpa_cwm.training.ema import follow
+from lpa_cwm.training.feature_cache import CandidateSets, read
 from lpa_cwm.training.log import Log
 from lpa_cwm.training.objective import Objective, endpoint_error
-from lpa_cwm.training.turns import Turn
+from lpa_cwm.types import Judgement
 
 HELD_SHARE = 10
 """One source video in so many is held out for selection."""
@@ -54,7 +54,7 @@ class Recipe:
     choice: int = 3
     """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
     turned: bool = True
-    """Show each batch mirrored, turned and in other colours, as a key decides: cached groups are few."""
+    """Show each batch mirrored, turned and in other colors, as a key decides: cached groups are few."""
     autocast: bool = False
     """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)
@@ -66,16 +66,16 @@ class Recipe:
 class State:
     """What a checkpoint holds."""
 
-    network: Learned
-    average: Learned
+    network: LPA
+    average: LPA
     """What is selected and written: single updates are noisy, and the best of many noisy ones is a lucky one."""
-    optimiser: torch.optim.AdamW
+    optimizer: torch.optim.AdamW
     step: int = 0
     best: float = math.inf
     chosen: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, network: Learned, rate: float) -> "State":
+    def begin(cls, network: LPA, rate: float) -> "State":
         average = copy.deepcopy(network).requires_grad_(False)
         return cls(network, average, torch.optim.AdamW(network.parameters(), lr=rate, fused=True))
 
@@ -83,7 +83,7 @@ class State:
         return {
             "network": self.network.state_dict(),
             "average": self.average.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "best": self.best,
             "chosen": self.chosen,
@@ -92,13 +92,13 @@ class State:
     def restore(self, held: dict) -> None:
         self.network.load_state_dict(held["network"])
         self.average.load_state_dict(held["average"])
-        self.optimiser.load_state_dict(held["optimiser"])
+        self.optimizer.load_state_dict(held["optimizer"])
         self.step, self.best, self.chosen = held["step"], held["best"], held["chosen"]
 
 
 def held_out(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor, "held"]]:
     """Groups for training and for selection; all groups of a video are on the same side."""
-    held = torch.tensor([key("held", video) % HELD_SHARE == 0 for video in videos])
+    held = torch.tensor([seed_of("held", video) % HELD_SHARE == 0 for video in videos])
     if held.all() or not held.any():
         raise InputError(
             f"{len(set(videos))} videos cannot be split into training and held-out ones; cache some more videos."
@@ -115,19 +115,19 @@ def batch_rows(train: Int[Tensor, "train"], step: int, recipe: Recipe) -> Int[Te
     return train[order[start : start + size]]
 
 
-def standardise(network: Learned, groups: Groups, train: Int[Tensor, "train"]) -> None:
+def standardize(network: LPA, groups: CandidateSets, train: Int[Tensor, "train"]) -> None:
     """Store the population mean and deviation of all candidate rows of the training split."""
     rows = compress(groups.statistics[train]).flatten(0, 1).double()
     network.mean.copy_(rows.mean(0))
     network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
 
 
-def reachable(groups: Groups, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
+def reachable(groups: CandidateSets, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     """Those of some groups that have a candidate worth believing, or whose point is hidden."""
     return rows[~(groups.least[rows] > REACHABLE)]
 
 
-def judged_by(groups: Groups, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
+def judged_by(groups: CandidateSets, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     """The held-out groups that select weights: their point is seen, and a candidate is worth believing."""
     rows = held[groups.least[held] <= REACHABLE]
     if not len(rows):
@@ -138,7 +138,7 @@ def judged_by(groups: Groups, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
     return rows
 
 
-def emphasised(groups: Groups, rows: Int[Tensor, "k"], choice: int) -> Int[Tensor, "j"]:
+def emphasized(groups: CandidateSets, rows: Int[Tensor, "k"], choice: int) -> Int[Tensor, "j"]:
     """Some groups, those whose candidates disagree `choice` times: most others are easy and teach little."""
     if choice < 1:
         raise InputError(f"Sets with a choice would be shown {choice} times; once is the least: --choice 1.")
@@ -146,7 +146,7 @@ def emphasised(groups: Groups, rows: Int[Tensor, "k"], choice: int) -> Int[Tenso
     return torch.cat((rows[spread <= ALIKE], rows[spread > ALIKE].repeat(choice)))
 
 
-def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
+def learn(state: State, groups: CandidateSets, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
     """One update; candidate order and dropout are functions of the step."""
     device = state.network.mean.device
     inputs = groups.inputs(rows)
@@ -155,63 +155,62 @@ def learn(state: State, groups: Groups, rows: Int[Tensor, "b"], recipe: Recipe) 
     local, response, context, statistics = (value.to(device) for value in inputs)
     peak, end, strength = (value[rows].to(device) for value in (groups.peak, groups.end, groups.strength))
     order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
-    for group in state.optimiser.param_groups:
+    for group in state.optimizer.param_groups:
         group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
     with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocast):
-        torch.manual_seed(key("dropout", recipe.seed, state.step))
-        scores, sight = state.network.judge(local[:, order], response[:, order], context, statistics[:, order])
+        torch.manual_seed(seed_of("dropout", recipe.seed, state.step))
+        scores, sight = state.network.logits(local[:, order], response[:, order], context, statistics[:, order])
     loss = recipe.objective(scores.float(), peak[:, order], end, strength[:, order], sight.float())
-    state.optimiser.zero_grad()
+    state.optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)
-    state.optimiser.step()
+    state.optimizer.step()
     follow(state.average, state.network, state.step, AVERAGED)
     return loss.item()
 
 
 @torch.inference_mode()
-def weigh(network: Learned, groups: Groups, rows: Int[Tensor, "b"], batch: int = 64) -> Float[Tensor, "b m"]:
-    """LPA's belief in the candidates of cached groups."""
+def weigh(network: LPA, groups: CandidateSets, rows: Int[Tensor, "b"], batch: int = 64) -> Judgement:
+    """LPA's judgement of the candidates of cached groups."""
     network.eval()
     device = network.mean.device
-    parts = [
-        belief(*network.judge(*(value.to(device) for value in groups.inputs(part)))).cpu() for part in rows.split(batch)
-    ]
+    parts = [network.logits(*(value.to(device) for value in groups.inputs(part))) for part in rows.split(batch)]
     network.train()
-    return torch.cat(parts)
+    logits, log_visibility = (torch.cat(columns).cpu() for columns in zip(*parts, strict=True))
+    return to_judgement(logits, log_visibility)
 
 
-def held_error(network: Learned, groups: Groups, rows: Int[Tensor, "b"]) -> float:
+def held_error(network: LPA, groups: CandidateSets, rows: Int[Tensor, "b"]) -> float:
     """Mean weighted-coordinate error."""
-    weights = shares(weigh(network, groups, rows))
+    weights = weigh(network, groups, rows).weights
     return endpoint_error(weights, groups.peak[rows], groups.end[rows]).mean().item()
 
 
-def fresh(recipe: Recipe, groups: Groups, train: Int[Tensor, "train"]) -> Learned:
+def fresh(recipe: Recipe, groups: CandidateSets, train: Int[Tensor, "train"]) -> LPA:
     """A network with random weights that knows the statistics of its training split."""
     with torch.random.fork_rng():
-        torch.manual_seed(key("initial", recipe.seed))
-        network = Learned(recipe.interaction, recipe.visual)
-    standardise(network, groups, train)
+        torch.manual_seed(seed_of("initial", recipe.seed))
+        network = LPA(recipe.interaction, recipe.visual)
+    standardize(network, groups, train)
     return network
 
 
-def sighted(network: Learned, recipe: Recipe) -> Learned:
+def sighted(network: LPA, recipe: Recipe) -> LPA:
     """The network with a head for sight, if the recipe wants one; a new one does not change anything yet."""
     if recipe.sight and network.sight is None:
         with torch.random.fork_rng():
-            torch.manual_seed(key("sight", recipe.seed))
+            torch.manual_seed(seed_of("sight", recipe.seed))
             network.sight = blind()
     return network
 
 
-def feasible(recipe: Recipe, groups: Groups) -> Recipe:
+def feasible(recipe: Recipe, groups: CandidateSets) -> Recipe:
     """Without hidden points visibility is left out: it would only teach to believe the strongest; and so is sight."""
     objective = recipe.objective if len(groups.seen) < len(groups) else replace(recipe.objective, visibility=0.0)
     return replace(recipe, objective=objective, sight=recipe.sight and objective.visibility > 0)
 
 
-def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: Learned | None = None) -> Path:
+def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: LPA | None = None) -> Path:
     """Train, go on where a stopped training was, and write the best weights.
 
     A network to start from keeps the statistics it was trained with.
@@ -226,7 +225,7 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
     stored = checkpoint.load(out / "checkpoint.pt", identity)
     if stored is not None:
         state.restore(stored)
-    train = emphasised(groups, reachable(groups, train), recipe.choice)
+    train = emphasized(groups, reachable(groups, train), recipe.choice)
     held = judged_by(groups, held)
     log = Log(out / "log.jsonl", state.step)
     for step in progress(range(state.step, recipe.steps), recipe.steps - state.step, "LPA"):
@@ -252,6 +251,6 @@ def export(state: State, out: Path, trained_on: int) -> Path:
         name: (value if name in ("mean", "std") else value.half()).cpu().contiguous()
         for name, value in state.chosen.items()
     }
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         save_file(kept, aside, {"about": about})
     return path

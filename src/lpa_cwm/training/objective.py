@@ -8,20 +8,21 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lpa_cwm.adjudicate.learned import belief
-from lpa_cwm.config import Method
-from lpa_cwm.metrics.declaration import THRESHOLDS
-from lpa_cwm.world.compact.bump import Bump
+from lpa_cwm.adjudicators.lpa import to_judgement
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.metrics.registry import THRESHOLDS
+from lpa_cwm.types import Judgement
+from lpa_cwm.worlds.layered.intervention import GaussianBump
 
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""
-VISIBLE_FROM = Method().visible_from
+VISIBLE_FROM = TrackerConfig().visibility_threshold
 SEEN = 2.0
 """Weight of a seen point against a hidden one. Of the cached points a quarter is hidden, in videos one in 13: so
 accuracy over all points would ask for 4, and the mean of both kinds' accuracies (VisBA) for 1 in 3."""
 SOFTNESS = 0.01
 """Strength beyond the visibility rule's threshold that multiplies the odds of being seen by e."""
-WIDTH = Bump().sigma
+WIDTH = GaussianBump().sigma
 """Standard deviation of a response in pixels: candidates nearer than this support each other."""
 RIVALRY = 0.004
 """Difference of two heights that makes the higher one e times as likely to be the answer."""
@@ -55,15 +56,15 @@ class Objective:
         seen = end.isfinite().all(1)
         loss = scores.sum() * 0.0
         if seen.any():
-            loss = loss + self.localisation(scores[seen], peak[seen], end[seen])
+            loss = loss + self.localization(scores[seen], peak[seen], end[seen])
             if self.answer:
                 right = answer_accuracy(scores[seen].softmax(1), peak[seen], end[seen], strength[seen])
                 loss = loss + self.answer * (1 - right.mean())
         if self.visibility:
-            loss = loss + self.visibility * visibility_loss(belief(scores, sight), strength, seen)
+            loss = loss + self.visibility * visibility_loss(to_judgement(scores, sight), strength, seen)
         return loss
 
-    def localisation(
+    def localization(
         self, scores: Float[Tensor, "n m"], peak: Float[Tensor, "n m 2"], end: Float[Tensor, "n 2"]
     ) -> Float[Tensor, ""]:
         """KL(targets || weights) + SmoothL1(weighted endpoint, truth) + CE(scores, best)."""
@@ -93,11 +94,9 @@ def answer_accuracy(
     return ((height / RIVALRY).softmax(1) * accuracy).sum(1)
 
 
-def visibility_loss(
-    given: Float[Tensor, "n m"], strength: Float[Tensor, "n m"], seen: Bool[Tensor, "n"]
-) -> Float[Tensor, ""]:
+def visibility_loss(judgement: Judgement, strength: Float[Tensor, "n m"], seen: Bool[Tensor, "n"]) -> Float[Tensor, ""]:
     """The rule that a point is seen if the strength that is believed reaches the threshold, with a soft step."""
-    odds = ((given * strength).sum(1) - VISIBLE_FROM) / SOFTNESS
+    odds = (judgement.visibility * (judgement.weights * strength).sum(1) - VISIBLE_FROM) / SOFTNESS
     return F.binary_cross_entropy_with_logits(odds, seen.to(odds), pos_weight=odds.new_tensor(SEEN))
 
 

@@ -15,15 +15,15 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lpa_cwm.adjudicate.analytic import prepare
-from lpa_cwm.adjudicate.score.compact import FILE, SIGMA, NoisePredictor
-from lpa_cwm.data.photographs import Photographs
+from lpa_cwm.adjudicators.apa import prepare
+from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
-from lpa_cwm.interfaces import ScoreField
-from lpa_cwm.keys import generator, key
+from lpa_cwm.io.files import atomic_write
 from lpa_cwm.progress import progress
+from lpa_cwm.protocols import ScoreModel
+from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import resize_frame, unit_range
+from lpa_cwm.synth.images import Photographs
 from lpa_cwm.training import checkpoint
 from lpa_cwm.training.log import Log
 
@@ -60,25 +60,25 @@ class Run:
     """All that changes during training, and so all that a checkpoint must hold."""
 
     network: NoisePredictor
-    optimiser: torch.optim.Adam
+    optimizer: torch.optim.Adam
     step: int = 0
 
     @classmethod
     def begin(cls) -> "Run":
         """Fresh weights, the same each time."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key("score", "weights"))
+            torch.manual_seed(seed_of("score", "weights"))
             network = NoisePredictor()
         return cls(network, torch.optim.Adam(network.parameters(), betas=(0.9, 0.99)))
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step}
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.network.load_state_dict(state["network"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
 
 
@@ -100,7 +100,7 @@ class Gain:
 def fit(folder: Path, out: Path, schedule: Schedule) -> Path:
     """Train, going on from the checkpoint in `out` if there is one, and write the weights."""
     files = Photographs.of(folder, "train").files
-    identity = asdict(schedule) | {"photographs": key(*(path.name for path in files))}
+    identity = asdict(schedule) | {"photographs": seed_of(*(path.name for path in files))}
     run = Run.begin()
     state = checkpoint.load(out / "checkpoint.pt", identity)
     if state is not None:
@@ -114,7 +114,7 @@ def fit(folder: Path, out: Path, schedule: Schedule) -> Path:
             log.write({"step": run.step, "loss": sum(losses) / len(losses), "rate": schedule.rate_at(step)})
             losses.clear()
             checkpoint.save(out / "checkpoint.pt", identity, run.state())
-    with written_aside(out / FILE) as aside:
+    with atomic_write(out / FILE) as aside:
         save_file(run.network.state_dict(), aside)
     return out / FILE
 
@@ -125,12 +125,12 @@ def update(run: Run, photos: Sequence[UInt8[Tensor, "3 _ _"]], schedule: Schedul
     crops = torch.stack([random_crop(photos, schedule.crop, draw) for _ in range(schedule.batch)])
     noise = torch.randn(crops.shape, generator=draw)
     loss = F.mse_loss(run.network(crops + SIGMA * noise), noise)
-    for group in run.optimiser.param_groups:
+    for group in run.optimizer.param_groups:
         group["lr"] = schedule.rate_at(run.step)
-    run.optimiser.zero_grad()
+    run.optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(run.network.parameters(), 1.0)
-    run.optimiser.step()
+    run.optimizer.step()
     run.step += 1
     return loss.item()
 
@@ -154,7 +154,7 @@ def random_crop(
 
 
 @torch.no_grad()
-def evaluate(folder: Path, score: ScoreField) -> Gain:
+def evaluate(folder: Path, score: ScoreModel) -> Gain:
     """How much Tweedie's estimate denoises the held-out photographs."""
     gain = Gain([], [])
     for path in Photographs.of(folder, "val").files:

@@ -1,4 +1,4 @@
-"""Training of the compact world model: draw the hidden patches of the second frame; colours are the only teacher."""
+"""Training of the compact world model: draw the hidden patches of the second frame; colors are the only teacher."""
 
 import copy
 import os
@@ -13,25 +13,25 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lpa_cwm.data.pairs import Batch, PairSource, Stream
 from lpa_cwm.errors import need
-from lpa_cwm.files import written_aside
-from lpa_cwm.keys import generator, key
+from lpa_cwm.io.files import atomic_write
 from lpa_cwm.progress import progress
+from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import unit_range
+from lpa_cwm.synth.pairs import Batch, PairSource, Stream
 from lpa_cwm.training import checkpoint
-from lpa_cwm.training.averaging import follow
 from lpa_cwm.training.crops import Share
+from lpa_cwm.training.ema import follow
 from lpa_cwm.training.log import Log, Record
-from lpa_cwm.world.compact.network import Network, patch_mask, pixels_of
-from lpa_cwm.world.compact.patches import PATCH
-from lpa_cwm.world.compact.render import Drawing, pieces
-from lpa_cwm.world.compact.world import FILE
+from lpa_cwm.worlds.layered.network import Network, patch_mask, pixels_of
+from lpa_cwm.worlds.layered.patches import PATCH
+from lpa_cwm.worlds.layered.render import Drawing, pieces
+from lpa_cwm.worlds.layered.world import FILE
 
 AVERAGED = 0.01
 """Least share of an update in the averaged weights."""
 NOISE = 0.05
-"""Standard deviation of a colour about the right one, in the likelihood of the mixture."""
+"""Standard deviation of a color about the right one, in the likelihood of the mixture."""
 SURPRISE = 12.0
 """Pixels cost at most about this much, so that what cannot be foreseen does not rule the gradient."""
 
@@ -94,7 +94,7 @@ class Run:
     network: Network
     average: Network
     """Exponential moving average of the weights; what is evaluated and shipped."""
-    optimiser: torch.optim.AdamW
+    optimizer: torch.optim.AdamW
     step: int = 0
     seconds: float = 0.0
     """CPU time spent so far."""
@@ -103,21 +103,21 @@ class Run:
     def begin(cls, weights: Path | None = None) -> "Run":
         """Weights of a file, or fresh ones, the same each time."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key("world", "weights"))
+            torch.manual_seed(seed_of("world", "weights"))
             network = Network()
         if weights is not None:
             network.load_state_dict(load_file(weights))
-        optimiser = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.98), weight_decay=1e-3)
-        return cls(network, copy.deepcopy(network).requires_grad_(False), optimiser)
+        optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.98), weight_decay=1e-3)
+        return cls(network, copy.deepcopy(network).requires_grad_(False), optimizer)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        parts = {name: getattr(self, name).state_dict() for name in ("network", "average", "optimiser")}
+        parts = {name: getattr(self, name).state_dict() for name in ("network", "average", "optimizer")}
         return {**parts, "step": self.step, "seconds": self.seconds}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        for name in ("network", "average", "optimiser"):
+        for name in ("network", "average", "optimizer"):
             getattr(self, name).load_state_dict(state[name])
         self.step, self.seconds = state["step"], state["seconds"]
 
@@ -125,7 +125,7 @@ class Run:
 def save_weights(network: Network, path: Path) -> None:
     """Write weights as safetensors."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         save_file(tensors, aside)
 
 
@@ -138,7 +138,7 @@ class Losses:
     copying: Float[Tensor, ""]
     """Squared error of the source itself."""
     surprise: Float[Tensor, ""]
-    """Negative log-likelihood of the colours under the mixture."""
+    """Negative log-likelihood of the colors under the mixture."""
 
 
 def losses(
@@ -262,13 +262,13 @@ class Trainer:
         hw = (target.shape[-2], target.shape[-1])
         hidden = ~pixels_of(patch_mask(visible, hw), hw)
         loss = losses(network(source, target, visible), source, target, hidden.to(target.dtype))
-        for group in run.optimiser.param_groups:
+        for group in run.optimizer.param_groups:
             warm = min(1.0, (run.step + 1) / self.schedule.warmup)
             group["lr"] = self.schedule.rate * warm * ending.factor(run.step)
-        run.optimiser.zero_grad(set_to_none=True)
+        run.optimizer.zero_grad(set_to_none=True)
         (100 * (loss.error + self.schedule.likelihood * loss.surprise)).backward()
         torch.nn.utils.clip_grad_norm_(run.network.parameters(), 3.0)
-        run.optimiser.step()
+        run.optimizer.step()
         run.step += 1
         follow(run.average, run.network, run.step, AVERAGED)
         return (loss.error / loss.copying.clamp(min=1e-6)).item()
@@ -278,7 +278,7 @@ class Trainer:
         line: Record = {
             "step": run.step,
             "ratio": sum(ratios) / len(ratios),
-            "rate": run.optimiser.param_groups[0]["lr"],
+            "rate": run.optimizer.param_groups[0]["lr"],
             "cpu_hours": run.seconds / 3600,
         }
         due = run.step % self.check_every == 0 or run.step == ending.steps

@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lpa_cwm.config import Method
-from lpa_cwm.data.pairs import Example, PairSource
-from lpa_cwm.decode import aggregate, localise
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.decode import aggregate, localize
 from lpa_cwm.geometry import index_of, patch_of
-from lpa_cwm.keys import generator
-from lpa_cwm.probe import magnitude, peak_of
+from lpa_cwm.masks import random_masks
+from lpa_cwm.probe import argmax_xy, magnitude
+from lpa_cwm.rng import generator
 from lpa_cwm.sampling import unit_range
-from lpa_cwm.world.compact.patches import PATCH, patch_centres
-from lpa_cwm.world.compact.render import origins
-from lpa_cwm.world.compact.world import CompactWorld, Factual, Scene
-from lpa_cwm.world.masks import random_masks
+from lpa_cwm.synth.pairs import Example, PairSource
+from lpa_cwm.worlds.layered.network import pixels_of
+from lpa_cwm.worlds.layered.patches import PATCH, patch_centers
+from lpa_cwm.worlds.layered.render import origins
+from lpa_cwm.worlds.layered.world import Factual, LayeredMotionWorld, Scene
 
 MOVING = 2.0
 """Motions shorter than this, in pixels, are left out of the figures on motion."""
@@ -74,11 +75,11 @@ class Tally:
         return result | {"motion": motion, "visibility": (shown + 1 - gone) / 2, "points": float(seen.sum())}
 
 
-def hidden_error(world: CompactWorld, scene: Scene, factual: Factual) -> tuple[float, float]:
+def hidden_error(world: LayeredMotionWorld, scene: Scene, factual: Factual) -> tuple[float, float]:
     """Mean squared error on hidden pixels, of the prediction and of a copy of the source."""
-    hidden = world.hidden_pixels(factual)
+    hidden = pixels_of(factual.hidden, factual.drawing.hw)[:, None]
     errors = []
-    for picture in (world.predict(scene, factual), scene.view.source):
+    for picture in (world.predict(scene, factual), scene.source.source):
         errors.append(((picture - scene.target).square() * hidden).sum() / (3 * hidden.sum()))
     return errors[0].item(), errors[1].item()
 
@@ -88,9 +89,9 @@ def stage_errors(scene: Scene, factual: Factual, points: Points, hw: tuple[int, 
     column, row = index_of(points.goal, hw).unbind(-1)
     cell = patch_of(points.goal, hw, PATCH)
     cell = cell[:, 1] * (hw[1] // PATCH) + cell[:, 0]
-    centre = patch_centres(hw)[cell]
+    center = patch_centers(hw)[cell]
     offset = scene.looks.matches.offset[0, cell]
-    matched = (centre[:, None] + offset - (points.xy + centre - points.goal)[:, None]).norm(dim=-1)
+    matched = (center[:, None] + offset - (points.xy + center - points.goal)[:, None]).norm(dim=-1)
     field = origins(factual.drawing.motions, hw)[:, :, row, column]
     shift = torch.stack((column, row), dim=-1) + 0.5 - points.goal
     error = (field - points.xy - shift).norm(dim=-1)
@@ -99,12 +100,14 @@ def stage_errors(scene: Scene, factual: Factual, points: Points, hw: tuple[int, 
     return {"best_match": matched.amin(1), "best_motion": error.amin(1).mean(0), "chosen_motion": chosen.mean(0)}
 
 
-def trace(world: CompactWorld, scene: Scene, factual: Factual, points: Points, method: Method) -> dict[str, Tensor]:
+def trace(
+    world: LayeredMotionWorld, scene: Scene, factual: Factual, points: Points, method: TrackerConfig
+) -> dict[str, Tensor]:
     """End-point errors of single candidates, their mean, the best of them, and the uniform aggregate; strength."""
     response = world.intervene(scene, factual, points.xy)
     uniform = torch.full((len(points.xy), len(factual.hidden)), 1 / len(factual.hidden))
-    single = (peak_of(magnitude(response)) - points.goal[:, None]).norm(dim=-1)
-    endpoint = localise(aggregate(response, uniform), method)
+    single = (argmax_xy(magnitude(response)) - points.goal[:, None]).norm(dim=-1)
+    endpoint = localize(aggregate(response, uniform), method)
     return {
         "single": single.mean(1),
         "best": single.amin(1),
@@ -114,13 +117,14 @@ def trace(world: CompactWorld, scene: Scene, factual: Factual, points: Points, m
 
 
 def evaluate(
-    world: CompactWorld, pairs: PairSource, indices: Iterable[int], method: Method, points: int = 16
+    world: LayeredMotionWorld, pairs: PairSource, indices: Iterable[int], method: TrackerConfig, points: int = 16
 ) -> dict[str, float]:
     """Figures on some pairs of a source, with the masks of the method."""
     tally = Tally()
     for index in indices:
         example = pairs.pair(index, world.size)
-        scene = world.observe(unit_range(example.source), unit_range(example.target))
+        source, target = (world.describe(unit_range(frame)) for frame in (example.source, example.target))
+        scene = world.observe(source, target)
         patches = (world.size // world.patch) ** 2
         factual = world.imagine(scene, random_masks(method.masks, patches, "evaluate", pairs.name, index))
         error, copying = hidden_error(world, scene, factual)
@@ -135,7 +139,7 @@ def evaluate(
         measured = trace(world, scene, factual, asked, method)
         stages = stage_errors(scene, factual, asked, (world.size, world.size))
         tally.add(visible=asked.visible, motion=motion, **measured, **stages)
-    return tally.figures(method.visible_from)
+    return tally.figures(method.visibility_threshold)
 
 
 def table(columns: dict[str, dict[str, float]]) -> str:

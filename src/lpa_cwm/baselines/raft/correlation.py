@@ -8,7 +8,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from lpa_cwm.geometry import centre_of, to_sampler
+from lpa_cwm.geometry import center_of, to_sampler
 
 Order = Literal["x first", "y first"]
 """Which index of a window comes first in the channels."""
@@ -31,12 +31,12 @@ class Pyramid:
     def look_up(self, cell: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b k h w"]:
         """Bilinear windows around a (column, row) of the target for each source cell; zero outside; finest first."""
         batch, _, height, _ = cell.shape
-        centre = rearrange(cell, "b d h w -> (b h w) 1 1 d")
-        windows = [self._window(level, centre / 2**number) for number, level in enumerate(self.levels)]
+        center = rearrange(cell, "b d h w -> (b h w) 1 1 d")
+        windows = [self._window(level, center / 2**number) for number, level in enumerate(self.levels)]
         return rearrange(torch.cat(windows, dim=1), "(b h w) k -> b k h w", b=batch, h=height)
 
-    def _window(self, level: Float[Tensor, "q 1 i j"], centre: Float[Tensor, "q 1 1 2"]) -> Float[Tensor, "q k"]:
+    def _window(self, level: Float[Tensor, "q 1 i j"], center: Float[Tensor, "q 1 1 2"]) -> Float[Tensor, "q k"]:
         hw = (level.shape[2], level.shape[3])
         # Both parts are small: only their sum has a row for each cell and point of the window.
-        points = to_sampler(centre, hw) + (to_sampler(centre_of(self.window), hw) + 1)
+        points = to_sampler(center, hw) + (to_sampler(center_of(self.window), hw) + 1)
         return F.grid_sample(level, points, align_corners=False).flatten(1)

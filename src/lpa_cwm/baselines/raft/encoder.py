@@ -10,7 +10,7 @@ Norm = Literal["instance", "batch", "none"]
 
 
 def norm_layer(kind: Norm, channels: int) -> nn.Module:
-    """Normalisation without or with learned parts."""
+    """Normalization without or with learned parts."""
     layers = {"instance": nn.InstanceNorm2d, "batch": nn.BatchNorm2d}
     return layers[kind](channels) if kind in layers else nn.Identity()
 

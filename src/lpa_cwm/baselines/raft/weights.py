@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lpa_cwm.baselines.raft.network import LARGE, SMALL, SMURF, Layout, Raft
 from lpa_cwm.errors import InputError
-from lpa_cwm.foreign import check_fit, tensors
+from lpa_cwm.io.checkpoints import check_fit, tensors
 
 EXPECTED = "a published RAFT file (.pth)"
 TENSORFLOW = re.compile(r"^(?:feature|flow)_model/(.+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE$")
-"""A variable of SMURF's checkpoint; what its optimiser left there has longer names."""
+"""A variable of SMURF's checkpoint; what its optimizer left there has longer names."""
 TORCHVISION = (
     (r"^raft\.", ""),
     (r"^feature_encoder\.", "fnet."),

@@ -21,7 +21,7 @@ def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray
     predictor = predictor.to(place.device).eval()
 
     def answer(question: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        # The predictor resizes corner pixel to corner pixel: in its coordinates pixel centres are whole numbers.
+        # The predictor resizes corner pixel to corner pixel: in its coordinates pixel centers are whole numbers.
         queries = torch.from_numpy(question["queries"]) - torch.tensor([0, 0.5, 0.5])
         video = torch.from_numpy(question["video"]).permute(0, 3, 1, 2).float()
         with torch.no_grad():

@@ -6,7 +6,7 @@ sends `protocol` once its network is loaded. After that every question gets one 
     video uint8 [t h w 3], queries float32 [n 3] (t, x, y)  ->  tracks float32 [n t 2] (x, y), visible bool [n t]
     before uint8 [b h w 3], after uint8 [b h w 3]           ->  flow float32 [b 2 h w] (dx, dy)
 
-Points are in pixels of the video, a pixel's centre at +0.5. A worker whose code fails dies, and its parent reads why
+Points are in pixels of the video, a pixel's center at +0.5. A worker whose code fails dies, and its parent reads why
 from the standard error. These files must run under Python 3.8.
 """
 

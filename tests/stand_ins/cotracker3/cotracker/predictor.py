@@ -32,6 +32,6 @@ class CoTrackerPredictor(torch.nn.Module):
         places = torch.stack((flat % width, flat // width), dim=1).float()
         seen = red.flatten(1).amax(1) > 100
         born = queries[0, :, 0].long()
-        assert torch.allclose(queries[0, :, 1:], places[born], atol=1e-4), "whole numbers are pixel centres"
+        assert torch.allclose(queries[0, :, 1:], places[born], atol=1e-4), "whole numbers are pixel centers"
         tracks = places[:, None].expand(frames, len(born), 2) + self.model.weight.flatten()
         return tracks[None], seen[:, None].expand(frames, len(born))[None]

@@ -1,0 +1,113 @@
+"""TAP-Vid Kinetics in the form it is published: a csv of tracks, and clips that everyone has to find himself."""
+
+import csv
+import warnings
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import file_digest
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from numpy import ndarray
+from torch import Tensor
+
+from lpa_cwm.datasets.tapvid_record import AnnotatedVideo
+from lpa_cwm.errors import InputError
+from lpa_cwm.io.video import VideoFile
+
+FPS = 25
+SUFFIXES = frozenset({".avi", ".mkv", ".mov", ".mp4", ".webm"})
+Tracks = Float[ndarray, "n t 3"]
+
+
+def tracks_by_clip(path: Path) -> dict[str, Tracks]:
+    """x, y and occluded of every track, by the clip's name `id_start_end` as Kinetics spells it."""
+    rows: dict[str, list[Float[ndarray, "t 3"]]] = {}
+    try:
+        with path.open(newline="") as file:
+            for line, row in enumerate(csv.reader(file), start=1):
+                name, track = _track(row, f"{path}, line {line},")
+                rows.setdefault(name, []).append(track)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as csv ({error}); expected TAP-Vid's table of tracks.") from error
+    return {name: np.stack(tracks) for name, tracks in rows.items()}
+
+
+def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
+    """One row: identity, start and end second, then x, y, occluded of each frame."""
+    if len(row) < 6 or len(row) % 3:
+        raise InputError(f"{where} has {len(row)} columns; expected id, start, end, then x, y, occluded of each frame.")
+    identity, start, end, *numbers = row
+    try:
+        track = np.array(numbers, dtype=np.float32).reshape(-1, 3)
+        name = f"{identity}_{int(start):06}_{int(end):06}"
+    except ValueError as error:
+        raise InputError(f"{where} is malformed ({error}); expected numbers after the identity.") from error
+    if not np.isin(track[:, 2], (0, 1)).all():
+        raise InputError(f"{where} has an occlusion other than 0 and 1.")
+    return name, track
+
+
+def clips_below(folder: Path) -> dict[str, Path]:
+    """Every video file in a folder and its subfolders, by name without suffix."""
+    return {path.stem: path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES}
+
+
+def clips_with_tracks(path: Path) -> dict[str, tuple[Path, Tracks]]:
+    """The clips of a csv that lie in its folder or below; what is missing is said once."""
+    tracks, clips = tracks_by_clip(path), clips_below(path.parent)
+    missing = [name for name in tracks if name not in clips]
+    if len(missing) == len(tracks):
+        few = ", ".join(f"{name}.mp4" for name in missing[:2])
+        raise InputError(f"No clip of {path} lies in its folder or below; expected files such as {few}.")
+    if missing:
+        few = ", ".join(missing[:5])
+        warnings.warn(f"{len(missing)} of {len(tracks)} clips of {path} are missing, left out: {few}", stacklevel=2)
+    return {name: (clips[name], track) for name, track in tracks.items() if name in clips}
+
+
+@dataclass(frozen=True, slots=True)
+class ResampledPictures:
+    """Frames of a file at another rate."""
+
+    path: Path
+    video: VideoFile
+    frames: list[int]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        """One frame of the new rate."""
+        return self.video.decode(self.frames[index])
+
+    def digest(self, frames: int) -> str:
+        """A hash of the file and of the number of frames."""
+        with self.path.open("rb") as file:
+            return f"{file_digest(file, 'blake2b').hexdigest()[:32]}-{frames}"
+
+
+def resampled(video: VideoFile, fps: int) -> list[int]:
+    """Which frame is shown at each tick of a new rate, rounding as FFmpeg's `fps` filter does."""
+    ticks = [_half_up(second * fps) for second in video.seconds]
+    end = _half_up((video.seconds[-1] + 1 / Fraction(video.fps)) * fps)
+    return [bisect_right(ticks, tick) - 1 for tick in range(end)]
+
+
+def _half_up(value: Fraction) -> int:
+    return int(value + Fraction(1, 2))
+
+
+def clip_recording(name: str, path: Path, tracks: Tracks) -> AnnotatedVideo:
+    """A clip at 25 frames a second with its tracks, cut to the shorter of both.
+
+    Points are moved by half a pixel, as in the pickles that TAP-Vid's own script makes of these files.
+    """
+    video = VideoFile(path)
+    frames = resampled(video, FPS)[: tracks.shape[1]]
+    tracks = tracks[:, : len(frames)]
+    height, width = video.decode(0).shape[-2:]
+    points = tracks[..., :2] - np.array([0.5 / width, 0.5 / height], dtype=np.float32)
+    return AnnotatedVideo(name, ResampledPictures(path, video, frames), points, tracks[..., 2] == 0)

@@ -1,0 +1,151 @@
+"""Point-tracking benchmarks in TAP-Vid's formats, one video at a time, at 256 x 256 pixels.
+
+A data set is a path: a pickle (DAVIS, RGB-Stacking, any other of that form), a folder of pickles (the splits of
+RoboTAP, the shards of Kinetics), or the csv of Kinetics with its clips beside it. One file's content is in memory at a
+time, for a pickle cannot be read in parts; frames are decoded and resized when they are asked for.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int, UInt8
+from torch import Tensor
+
+from lpa_cwm.datasets.kinetics_csv import clip_recording, clips_with_tracks
+from lpa_cwm.datasets.selection import Selection, spread
+from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, recording
+from lpa_cwm.errors import InputError
+from lpa_cwm.io import safe_pickle
+from lpa_cwm.io.video import LazyFrames
+from lpa_cwm.metrics.comparison import SIZE
+from lpa_cwm.sampling import resize_frame
+from lpa_cwm.types import Clip, Queries, Sample, Tracks
+
+STRIDE = 5
+Contents = dict[Any, Callable[[str], AnnotatedVideo]]
+"""What a file holds: by name, or by number if it has no names, how to open a video under the name it is given."""
+Shard = Callable[[], Contents]
+
+
+def load_dataset(path: Path | str, selection: Selection | None = None) -> "TapVid":
+    """Open a benchmark, or the selected part of it."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"There is no {path}; expected a TAP-Vid pickle, a folder of them, or Kinetics' csv.")
+    return TapVid(path, selection or Selection())
+
+
+class TapVid:
+    """A benchmark as samples at 256 x 256 pixels, in the order of its files; can be sent to another process."""
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self.path = path
+        self.name = path.name if path.is_dir() else path.stem
+        self.selection = selection
+        self._shards = _shards(path)
+        self._loaded: tuple[int, Contents] = (-1, {})
+        places = self._index()
+        self.names = selection.of_names(list(places))
+        self._places = [places[name] for name in self.names]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Sample:
+        """One video with its queries and truth; its frames are decoded and resized once each, when asked for."""
+        return _sample(self._recording(index), self.selection)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the loaded file, which whoever receives this reads himself."""
+        return vars(self) | {"_loaded": (-1, {})}
+
+    def fingerprint(self, index: int) -> str:
+        """A hash of the content of a video's selected frames."""
+        pictures = self._recording(index).pictures
+        return pictures.digest(min(len(pictures), self.selection.frames or len(pictures)))
+
+    def _index(self) -> dict[str, tuple[int, str | int]]:
+        """Where each video is; lists have no names, so their videos are numbered through all files."""
+        places: dict[str, tuple[int, str | int]] = {}
+        for number in range(len(self._shards)):
+            for key in self._load(number):
+                name = f"{len(places):04}" if isinstance(key, int) else key
+                if name in places:
+                    raise InputError(f"Two videos of {self.name} are called {name}; names must differ; rename one.")
+                places[name] = number, key
+        if not places:
+            raise InputError(f"{self.name} holds no videos; expected at least one.")
+        return places
+
+    def _load(self, number: int) -> Contents:
+        if self._loaded[0] != number:
+            self._loaded = (-1, {})  # Freed before the next is read, or two would be in memory.
+            self._loaded = (number, self._shards[number]())
+        return self._loaded[1]
+
+    def _recording(self, index: int) -> AnnotatedVideo:
+        number, key = self._places[index]
+        return self._load(number)[key](self.names[index])
+
+
+def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
+    frames = min(len(source.pictures), selection.frames or len(source.pictures))
+    visible = torch.from_numpy(source.visible[:, :frames])
+    rows = visible.any(dim=1).nonzero()[:, 0].tolist()
+    if not rows:
+        raise source.error(f"has no track that is visible in its {frames} frames; leave it out with --videos")
+    rows = spread(rows, selection.max_tracks or len(rows))
+    xy = torch.from_numpy(source.points[rows, :frames]) * SIZE
+    track, frame = QUERIES[selection.queries](visible[rows])
+    if not len(frame):
+        raise source.error(f"has no track visible at frames 0, {STRIDE}, ...; leave it out with --videos")
+    clip = Clip(LazyFrames(frames, partial(_resized, source), kept=frames), source.name)
+    return Sample(clip, Queries(xy[track, frame], frame), Tracks(xy[track], visible[rows][track]))
+
+
+def _resized(source: AnnotatedVideo, index: int) -> UInt8[Tensor, "3 256 256"]:
+    return resize_frame(source.pictures.decode(index), (SIZE, SIZE))
+
+
+def first_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int[Tensor, "q"]]:
+    """Track and frame of each query: every track once, where it is first visible."""
+    return torch.arange(len(visible)), visible.int().argmax(dim=1)
+
+
+def strided_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int[Tensor, "q"]]:
+    """Track and frame of each query: frames 0, 5, 10, ... and in each the tracks visible there."""
+    step, track = visible[:, ::STRIDE].T.nonzero(as_tuple=True)
+    return track, step * STRIDE
+
+
+QUERIES = {"first": first_queries, "strided": strided_queries}
+
+
+def _shards(path: Path) -> list[Shard]:
+    """The files of a data set, each to be loaded when it is its turn."""
+    if path.is_dir():
+        files = sorted(path.glob("*.pkl")) or sorted(path.glob("*.csv"))
+        if not files:
+            raise InputError(f"{path} holds neither .pkl nor .csv; expected the files of a TAP-Vid data set.")
+        return [shard for file in files for shard in _shards(file)]
+    if path.suffix == ".csv":
+        return [partial(_clips, path)]
+    return [partial(_pickled, path)]
+
+
+def _clips(path: Path) -> Contents:
+    files = clips_with_tracks(path)
+    return {name: partial(clip_recording, path=clip, tracks=tracks) for name, (clip, tracks) in files.items()}
+
+
+def _pickled(path: Path) -> Contents:
+    content = safe_pickle.load(path)
+    if isinstance(content, dict) and all(isinstance(name, str) for name in content):
+        return {name: partial(recording, entry=entry) for name, entry in content.items()}
+    if isinstance(content, list):
+        return {number: partial(recording, entry=entry) for number, entry in enumerate(content)}
+    given = type(content).__name__
+    raise InputError(f"{path} holds a {given}; expected a dictionary from name to video, or a list of videos.")

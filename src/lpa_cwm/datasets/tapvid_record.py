@@ -1,0 +1,144 @@
+"""One annotated video as its file has it: encoded frames, points in [0, 1], visibility; checked on entry."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, UInt8
+from numpy import ndarray
+from PIL import Image
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+
+MARGIN = 0.01
+"""Annotators click a little outside, and TAP-Vid's Kinetics shifts points by half a pixel; in parts of the size."""
+
+
+@runtime_checkable
+class Pictures(Protocol):
+    """The frames of a recording at their own size."""
+
+    def __len__(self) -> int: ...
+
+    def decode(self, index: int) -> Tensor:
+        """One frame, uint8 [3 h w]."""
+        ...
+
+    def digest(self, frames: int) -> str:
+        """A hash of the content of the first frames."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedVideo:
+    """A video and where its tracks are; a point may be anything where it is not visible."""
+
+    name: str
+    pictures: Pictures
+    points: Float[ndarray, "n t 2"]
+    visible: Bool[ndarray, "n t"]
+
+    def __post_init__(self) -> None:
+        tracks, frames = self.visible.shape
+        if tracks == 0:
+            raise self.error("has no tracks; expected at least one; leave it out with --videos")
+        if frames != len(self.pictures):
+            raise self.error(f"has {len(self.pictures)} frames but tracks of {frames}; expected as many")
+        shown = self.points[self.visible]
+        if not np.isfinite(shown).all():
+            count = np.count_nonzero(~np.isfinite(shown).all(axis=-1))
+            raise self.error(f"has {count} visible points that are not finite; expected numbers in [0, 1]")
+        outside = np.abs(shown - 0.5).max(axis=-1) > 0.5 + MARGIN
+        if outside.any():
+            x, y = shown[outside][0]
+            some = f"{np.count_nonzero(outside)} visible points outside [0, 1], such as ({x:g}, {y:g})"
+            raise self.error(f"has {some}; expected points divided by the frame's size")
+
+    def error(self, what: str) -> InputError:
+        """A sentence about this video."""
+        return InputError(f"The video {self.name} {what}.")
+
+
+@dataclass(frozen=True, slots=True)
+class RawPictures:
+    """Frames as one array."""
+
+    pixels: UInt8[ndarray, "t h w 3"]
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        """One frame, copied out of the array."""
+        return rearrange(torch.tensor(self.pixels[index]), "h w c -> c h w").contiguous()
+
+    def digest(self, frames: int) -> str:
+        """A hash of shape and pixels."""
+        part = np.ascontiguousarray(self.pixels[:frames])
+        whole = blake2b(repr(part.shape).encode(), digest_size=16)
+        whole.update(part.data)
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPictures:
+    """Frames as JPEG or PNG files in memory."""
+
+    name: str
+    files: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        """One frame."""
+        try:
+            pixels = np.array(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
+        except OSError as error:
+            raise InputError(f"Frame {index} of the video {self.name} is no picture; expected JPEG or PNG.") from error
+        return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
+
+    def digest(self, frames: int) -> str:
+        """A hash of the files."""
+        whole = blake2b(digest_size=16)
+        for file in self.files[:frames]:
+            whole.update(blake2b(file).digest())
+        return whole.hexdigest()
+
+
+def recording(name: str, entry: Any) -> AnnotatedVideo:
+    """Check an entry of a TAP-Vid pickle: `video`, `points` and `occluded`."""
+    if not isinstance(entry, dict) or not {"video", "points", "occluded"} <= entry.keys():
+        given = ", ".join(map(str, entry)) if isinstance(entry, dict) else type(entry).__name__
+        raise InputError(f"The video {name} is given as {given}; expected video, points and occluded.")
+    points = _array(name, entry, "points", np.floating, "[n t 2] of floats")
+    occluded = _array(name, entry, "occluded", np.bool_, "[n t] of booleans")
+    if points.ndim != 3 or points.shape[2] != 2 or points.shape[:2] != occluded.shape:
+        shapes = f"points {list(points.shape)} and occluded {list(occluded.shape)}"
+        raise InputError(f"The video {name} has {shapes}; expected [n t 2] and [n t].")
+    return AnnotatedVideo(name, _pictures(name, entry["video"]), points.astype(np.float32), ~occluded)
+
+
+def _array(name: str, entry: dict[str, Any], field: str, kind: type, expected: str) -> Any:
+    array = entry[field]
+    if not isinstance(array, ndarray) or not np.issubdtype(array.dtype, kind):
+        given = f"an array of {array.dtype}" if isinstance(array, ndarray) else type(array).__name__
+        raise InputError(f"The {field} of the video {name} are {given}; expected an array {expected}.")
+    return array.view(ndarray)
+
+
+def _pictures(name: str, video: Any) -> Pictures:
+    if isinstance(video, ndarray) and video.dtype == np.uint8 and video.ndim == 4 and video.shape[3] == 3:
+        return RawPictures(video.view(ndarray))
+    if isinstance(video, ndarray) and video.ndim == 1:
+        video = video.tolist()
+    if isinstance(video, list | tuple) and all(isinstance(file, bytes) for file in video):
+        return EncodedPictures(name, video)
+    given = f"{list(video.shape)} of {video.dtype}" if isinstance(video, ndarray) else type(video).__name__
+    raise InputError(f"The frames of the video {name} are {given}; expected [t h w 3] of uint8, or JPEG files.")

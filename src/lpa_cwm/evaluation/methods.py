@@ -1,0 +1,80 @@
+"""A method as it is evaluated: an adjudicator on a world model, or a baseline, with what decides its predictions."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lpa_cwm import registry
+from lpa_cwm.baselines.registry import get_baseline
+from lpa_cwm.config import ADJUDICATORS, WORLD, TrackerConfig
+from lpa_cwm.evaluation.predict import TrackAll
+from lpa_cwm.protocols import WorldModel
+from lpa_cwm.tracker import track_many
+from lpa_cwm.types import Clip, Queries, Tracks
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a table."""
+
+    name: str
+    """An adjudicator or a baseline."""
+    world: str = WORLD
+    score_model: str = "compact"
+    weights: Path | None = None
+    """LPA weights other than the bundled ones."""
+    device: str = "cpu"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Fields of the tracker's configuration that differ from the world model's defaults."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is an adjudicator on a world model."""
+        return self.name in ADJUDICATORS
+
+    def config(self, world: WorldModel) -> TrackerConfig:
+        """Settings of the tracker."""
+        return replace(world.defaults, **self.settings)
+
+    def identity(self, world: WorldModel | None) -> dict[str, Any]:
+        """What decides the predictions, with weights by content."""
+        if world is None:
+            return get_baseline(self.name).identity()
+        score_model = self.score_model if self.name == "apa" else ""
+        return {
+            "world": self.world,
+            **({"score_model": score_model} if score_model else {}),
+            "config": asdict(self.config(world)),
+            "weights": registry.fingerprint_of([self.weights]) if self.weights else None,
+            "bundled_weights": registry.fingerprint(self.world, score_model, "" if self.weights else self.name),
+        }
+
+
+def make_tracker(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+    """One function that tracks with all methods; those with the same world model and settings share candidates."""
+    groups: dict[Any, list[tuple[str, Method]]] = {}
+    for name, method in methods:
+        key = (method.world, method.device, tuple(sorted(method.settings.items()))) if method.ours else name
+        groups.setdefault(key, []).append((name, method))
+    tracks = [_together(group) if group[0][1].ours else _baseline(*group[0]) for group in groups.values()]
+    return lambda clip, queries: {name: one for track in tracks for name, one in track(clip, queries).items()}
+
+
+def _together(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+    first = methods[0][1]
+    world = registry.load_world(first.world)
+    adjudicators = {
+        name: registry.load_adjudicator(one.name, one.score_model, one.weights, one.device) for name, one in methods
+    }
+    config = first.config(world)
+
+    def track(clip: Clip, queries: Queries) -> dict[str, Tracks]:
+        return track_many(world, adjudicators, clip, queries, config=config, device=first.device)
+
+    return track
+
+
+def _baseline(name: str, method: Method) -> TrackAll:
+    tracker = get_baseline(method.name).load(device=method.device)
+    return lambda clip, queries: {name: tracker.track(clip, queries)}

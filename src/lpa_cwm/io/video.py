@@ -1,0 +1,288 @@
+"""Reading and writing clips: any file FFmpeg understands, or a folder of pictures.
+
+Nothing is decoded before it is asked for and only the last few frames are kept, so memory does not grow with length.
+"""
+
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, dropwhile
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from av.container import InputContainer, OutputContainer
+from av.sidedata.sidedata import Type as SideData
+from av.stream import Disposition
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from einops import rearrange
+from jaxtyping import UInt8
+from numpy import ndarray
+from PIL import ExifTags, Image, ImageOps
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import atomic_write
+from lpa_cwm.types import Clip
+
+PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+NAME = re.compile(r"\d+|\D+")
+DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "F"})
+# VP8 stores frames that are never shown as packets of their own, so its packets do not count frames.
+UNSEEN_PACKETS = frozenset({"vp8"})
+
+
+def read(path: Path | str) -> Clip:
+    """A video file, or a folder of pictures in the natural order of their names, as a clip decoded on demand."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"There is no {path}; expected a video file or a folder of pictures; check the path.")
+    if path.is_dir():
+        pictures = _pictures(path)
+        return Clip(LazyFrames(len(pictures), lambda index: _picture(pictures[index])), path.name)
+    video = VideoFile(path)
+    return Clip(LazyFrames(len(video), video.decode), path.stem, video.fps)
+
+
+def write(path: Path | str, frames: Iterable[Tensor], fps: float) -> None:
+    """Write uint8 frames [3 h w] as H.264; an odd size grows by a repeated row or column."""
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
+        raise InputError(f"There is no frame to write to {path}; expected at least one.")
+    with atomic_write(path) as aside, _create(aside) as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(100_000))
+        assert isinstance(stream, VideoStream)
+        stream.height, stream.width = (size + size % 2 for size in first.shape[-2:])
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"crf": "18"}
+        for number, frame in enumerate(chain([first], frames)):
+            if frame.shape != first.shape:
+                raise InputError(
+                    f"Frame {number} is {list(frame.shape)} and frame 0 {list(first.shape)}; make them equal."
+                )
+            container.mux(stream.encode(_even(frame)))
+        container.mux(stream.encode())
+
+
+class LazyFrames:
+    """Frames by number, decoded when asked for; the last few are kept."""
+
+    def __init__(self, count: int, decode: Callable[[int], Tensor], kept: int = 8) -> None:
+        self._count = count
+        self._decode = decode
+        self._kept = kept
+        self._recent: OrderedDict[int, Tensor] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        """Frame `index`, counted from the end when negative; to be read, not written."""
+        if not -self._count <= index < self._count:
+            raise IndexError(f"frame {index} of a clip of {self._count} frames")
+        index %= self._count
+        if index not in self._recent:
+            self._recent[index] = self._decode(index)
+        self._recent.move_to_end(index)
+        if len(self._recent) > self._kept:
+            self._recent.popitem(last=False)
+        return self._recent[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The frames of a file in the order they are shown, and where decoding can begin."""
+
+    count: int
+    times: list[int]
+    """When each frame is shown, in the stream's units; empty if the file does not tell."""
+    keys: list[int]
+    """Numbers of the frames where decoding can begin; the first is 0."""
+    seeks: list[int]
+    """The time to seek to for each of them."""
+
+
+class VideoFile:
+    """A file with an exact table of its frames; decodes forward, and seeks to a key frame to go elsewhere."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._container, self._stream = _open(path)
+        self.fps = float(self._stream.average_rate or self._stream.guessed_rate or 24)
+        try:
+            self._table = _table(self._container, self._stream)
+        except av.FFmpegError as error:
+            raise self._damaged("it cannot be read to its end") from error
+        if not self._table.count:
+            raise self._damaged("it holds no frame")
+        self._size: tuple[int, int] | None = None
+        self._restart()
+
+    def __len__(self) -> int:
+        return self._table.count
+
+    @property
+    def seconds(self) -> list[Fraction]:
+        """When each frame is shown, the first at 0; at an even rate if the file does not tell."""
+        if not self._table.times or not self._stream.time_base:
+            return [number / Fraction(self.fps) for number in range(len(self))]
+        return [(time - self._table.times[0]) * self._stream.time_base for time in self._table.times]
+
+    def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        """One frame; quick when it is at or shortly after the one decoded last."""
+        nearest = bisect_right(self._table.keys, index) - 1
+        try:
+            if not self._table.keys[nearest] <= self._next <= index:
+                self._go_to(nearest)
+            self._next = index + 1
+            frame = next(frame for number, frame in self._numbered if number == index)
+        except (av.FFmpegError, StopIteration) as error:
+            raise self._damaged(f"its frame {index} cannot be decoded") from error
+        return self._pixels(frame, index)
+
+    def _restart(self) -> None:
+        """Decode from the first frame."""
+        self._container.close()
+        self._container, self._stream = _open(self._path)
+        self._follow(0, self._frames_from(0))
+
+    def _go_to(self, nearest: int) -> None:
+        """Decode from a key frame, or from the first one if seeking overshoots, as it may in files without an index."""
+        if nearest == 0:
+            return self._restart()
+        number = self._table.keys[nearest]
+        self._container.seek(self._table.seeks[nearest], stream=self._stream)
+        frames = self._frames_from(number)
+        key = next(frames, None)
+        if key is None or key.pts != self._table.times[number]:
+            return self._restart()
+        return self._follow(number, chain([key], frames))
+
+    def _frames_from(self, number: int) -> Iterator[VideoFrame]:
+        """Decode on, without the frames shown before `number`: after a seek their references may be missing."""
+        frames = self._container.decode(self._stream)
+        if not self._table.times:
+            return frames
+        start = self._table.times[number]
+        return dropwhile(lambda frame: frame.pts is None or frame.pts < start, frames)
+
+    def _follow(self, number: int, frames: Iterator[VideoFrame]) -> None:
+        self._next = number
+        self._numbered = enumerate(frames, number)
+
+    def _pixels(self, frame: VideoFrame, index: int) -> UInt8[Tensor, "3 h w"]:
+        """RGB, upright; a frame lost by the decoder would shift all numbers after it, so the time is checked."""
+        if self._table.times and frame.pts != self._table.times[index]:
+            raise self._damaged(f"a frame at or before number {index} is lost")
+        self._size = self._size or (frame.width, frame.height)
+        if self._size != (frame.width, frame.height):
+            raise self._damaged(f"its frame {index} has another size than the first")
+        pixels = _upright(frame.to_ndarray(format="rgb24"), frame)
+        return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
+
+    def _damaged(self, what: str) -> InputError:
+        return InputError(f"{self._path} is damaged: {what}; expected a complete video; copy or encode it again.")
+
+
+def _open(path: Path) -> tuple[InputContainer, VideoStream]:
+    try:
+        container = av.open(str(path), metadata_errors="replace")
+    except av.FFmpegError as error:
+        raise InputError(
+            f"{path} is not a video that FFmpeg can open ({error.strerror}); give a complete one."
+        ) from error
+    stream = container.streams.best("video")
+    if not isinstance(stream, VideoStream) or stream.disposition & Disposition.attached_pic:
+        raise InputError(f"{path} has no video stream; expected one; check that it is complete and not sound alone.")
+    return container, stream
+
+
+def _table(container: InputContainer, stream: VideoStream) -> Table:
+    """List the frames by demuxing; where the packets do not tell, count them by decoding."""
+    packets = 0
+    shown: set[int] = set()
+    keys: list[tuple[int, int]] = []
+    for packet in container.demux(stream):
+        if packet.size == 0 or packet.is_discard:
+            continue
+        packets += 1
+        if packet.pts is not None:
+            shown.add(packet.pts)
+            if packet.is_keyframe:
+                keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
+    if stream.codec.name in UNSEEN_PACKETS or len(shown) < packets:
+        container, stream = _open(Path(container.name))
+        return Table(sum(1 for _ in container.decode(stream)), [], [0], [0])
+    keys.sort()
+    # What precedes the first key frame, as in a recording cut at random, cannot be decoded.
+    times = sorted(time for time in shown if keys and time >= keys[0][0])
+    numbers = {time: number for number, time in enumerate(times)}
+    return Table(len(times), times, [numbers[time] for time, _ in keys], [seek for _, seek in keys])
+
+
+def _upright(pixels: UInt8[ndarray, "h w 3"], frame: VideoFrame) -> UInt8[ndarray, "h2 w2 3"]:
+    """Turn and flip as the display matrix says: (x, y) is shown at (a x + c y, b x + d y)."""
+    matrix = frame.side_data.get(SideData.DISPLAYMATRIX)  # type: ignore[call-overload]
+    if matrix is None:
+        return pixels
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5]
+    if abs(b) > abs(a):
+        pixels, a, d = pixels.swapaxes(0, 1), c, b
+    # A copy, because torch has no negative strides.
+    return pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1].copy()
+
+
+def _create(path: Path) -> OutputContainer:
+    try:
+        return av.open(str(path), "w")
+    except ValueError as error:
+        raise InputError(f"FFmpeg knows no container for {path.suffix!r}; expected a name ending in .mp4.") from error
+
+
+def _even(frame: UInt8[Tensor, "3 h w"]) -> VideoFrame:
+    """A frame for the encoder, which halves the color planes and so needs even sizes."""
+    height, width = frame.shape[-2:]
+    pixels = rearrange(frame, "c h w -> h w c").cpu().numpy()
+    return VideoFrame.from_ndarray(np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), "edge"), format="rgb24")
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures of a folder, `frame2` before `frame10`, all of one size."""
+    pictures = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith(".")]
+    if not pictures:
+        raise InputError(f"{folder} holds no pictures; expected files such as 0001.jpg or 0001.png.")
+    pictures.sort(key=lambda path: [part.zfill(20) if part.isdigit() else part for part in NAME.findall(path.name)])
+    shown = [_shown_size(path) for path in pictures]
+    for path, size in zip(pictures, shown, strict=True):
+        if size != shown[0]:
+            raise InputError(f"{path} is {size} and {pictures[0].name} {shown[0]}; expected one size; resize them.")
+    return pictures
+
+
+def _shown_size(path: Path) -> str:
+    """The size of a picture as it is shown, from its header alone."""
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(ExifTags.Base.Orientation, 1) > 4
+    except OSError as error:
+        raise InputError(f"{path} is not a picture that can be read; expected JPEG, PNG or the like.") from error
+    return f"{height}x{width}" if turned else f"{width}x{height}"
+
+
+def _picture(path: Path) -> UInt8[Tensor, "3 h w"]:
+    """Decode one picture, upright."""
+    try:
+        with Image.open(path) as picture:
+            if picture.mode in DEEP_MODES:
+                raise InputError(f"{path} has more than 8 bits per channel; convert it to 8.")
+            pixels = np.array(ImageOps.exif_transpose(picture).convert("RGB"))
+    except OSError as error:
+        raise InputError(f"{path} is damaged: it cannot be decoded; copy it again.") from error
+    return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()

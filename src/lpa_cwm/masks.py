@@ -1,0 +1,100 @@
+"""Which target patches are hidden: nested random sets, sets around a point, and who uses which of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import patch_of
+from lpa_cwm.rng import KeyPart, generator
+
+HIDDEN_SHARE = 0.9
+"""Of 1024 patches int(0.9 * 1024) = 921 are hidden."""
+
+
+def random_masks(count: int, patches: int, *identity: KeyPart) -> Bool[Tensor, "count p"]:
+    """Keyed random masks, True where hidden; fewer masks are a prefix of more."""
+    orders = [torch.randperm(patches, generator=generator("mask", *identity, index)) for index in range(count)]
+    return torch.stack(orders) < int(HIDDEN_SHARE * patches)
+
+
+def neighborhood(xy: Float[Tensor, "n 2"], size: int, patch: int) -> Bool[Tensor, "n p"]:
+    """The 3 x 3 patches around each point, clipped at the border."""
+    side = size // patch
+    axis = torch.arange(side, device=xy.device)
+    near = (axis - patch_of(xy, (size, size), patch)[..., None]).abs() <= 1
+    return (near[:, 1, :, None] & near[:, 0, None, :]).flatten(1)
+
+
+def hide(
+    masks: Bool[Tensor, "m p"], around: Bool[Tensor, "p"], reveal: Literal["random", "raster"], *identity: KeyPart
+) -> Bool[Tensor, "m p"]:
+    """Hide `around` in every mask and reveal as many other patches, so that the number hidden stays the same.
+
+    `random` reveals hidden patches outside `around`; `raster` follows the official code, which reveals the first
+    hidden ones wherever they are.
+    """
+    edited = masks.clone()
+    if int(around.sum()) > int(masks[0].sum()):
+        raise InputError(
+            f"The endpoints' neighborhoods cover {int(around.sum())} patches but a mask hides {int(masks[0].sum())}; "
+            "use larger frames or the re-evaluation query by query."
+        )
+    for index, mask in enumerate(masks):
+        exposed = int((around & ~mask).sum())
+        if reveal == "raster":
+            chosen = mask.nonzero()[:exposed, 0]
+        else:
+            order = torch.randperm(len(mask), generator=generator("reveal", *identity, index)).to(mask.device)
+            chosen = order[(mask & ~around)[order]][:exposed]
+        edited[index] |= around
+        edited[index, chosen] = False
+    return edited
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPlan:
+    """Masks of one frame pair, and which queries look through which of them."""
+
+    hidden: Bool[Tensor, "k p"]
+    used: Bool[Tensor, "n k"]
+
+    def groups(self) -> Iterator[tuple[Int[Tensor, "masks"], Int[Tensor, "users"]]]:
+        """Masks that have the same users, with these users; each mask is imagined once."""
+        columns, member = torch.unique(self.used.T, dim=0, return_inverse=True)
+        for group, column in enumerate(columns):
+            if column.any():
+                yield (member == group).nonzero()[:, 0], column.nonzero()[:, 0]
+
+
+def shared_plan(masks: Bool[Tensor, "k p"], queries: int) -> MaskPlan:
+    """Every query looks through every mask."""
+    return MaskPlan(masks, torch.ones(queries, len(masks), dtype=torch.bool))
+
+
+def joint_group_size(patches: int) -> int:
+    """Queries that share re-evaluation masks, 32 of 1024 patches: less than a third of a mask is theirs."""
+    return max(1, patches // 32)
+
+
+def joint_plan(
+    around: Bool[Tensor, "n p"], count: int, reveal: Literal["random", "raster"], *identity: KeyPart
+) -> MaskPlan:
+    """Queries, `joint_group_size` at a time and in their order, share masks that hide the neighborhoods of them all."""
+    masks, used = [], torch.zeros(len(around), 0, dtype=torch.bool)
+    for number, group in enumerate(torch.arange(len(around)).split(joint_group_size(around.shape[1]))):
+        own = (*identity, "group", number)
+        masks.append(hide(random_masks(count, around.shape[1], *own), around[group].any(0), reveal, *own))
+        member = torch.isin(torch.arange(len(around)), group)
+        used = torch.cat((used, member[:, None].expand(-1, count)), dim=1)
+    return MaskPlan(torch.cat(masks), used)
+
+
+def per_query_plan(masks: list[Bool[Tensor, "m p"]]) -> MaskPlan:
+    """Every query has masks of its own."""
+    owner = torch.arange(len(masks)).repeat_interleave(len(masks[0]))
+    return MaskPlan(torch.cat(masks), owner == torch.arange(len(masks))[:, None])

@@ -1,0 +1,95 @@
+"""What the page's buttons do, without the page: tabs, their folders, their clips and their runs."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from lpa_cwm.bundled import bundled_clip
+from lpa_cwm.errors import InputError
+from lpa_cwm.page.run import Files, follow, written
+from lpa_cwm.page.session import Session
+from lpa_cwm.page.upload import Limits, admitted, guarded, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the points are to be followed."""
+
+    methods: list[str]
+    world: str
+    last: int
+    """The last frame to follow them into."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Serves all tabs; each has a folder for its upload, one for its results, and a flag that stops its run."""
+
+    folder: Path
+    limits: Limits = field(default_factory=Limits)
+    stops: dict[str, Event] = field(default_factory=dict)
+
+    @property
+    def results(self) -> Path:
+        """The only folder whose files are served."""
+        return self.folder / "results"
+
+    @property
+    def uploads(self) -> Path:
+        return self.folder / "uploads"
+
+    def take_bundled(self, world: str) -> Session:
+        """Begin with the clip that ships."""
+        return Session(guarded(bundled_clip(world)), bundled=True)
+
+    def take_upload(self, upload: Path, tab: str) -> Session:
+        """Begin with a video of the user; it takes the place of an earlier one if it can be used."""
+        with replacing(self.uploads / tab) as folder:
+            return Session(admitted(upload, folder, self.limits), bundled=False)
+
+    def follow(self, session: Session, choice: Choice, tab: str, report: Callable[[int, int], None]) -> Files:
+        """Follow the tab's points as chosen, and write the downloads."""
+        check_world(session, choice.world)
+        stop = self.stops[tab] = Event()
+        clip = shortened(session.clip, choice.last + 1)
+        tracks = follow(clip, session.points, choice.methods, choice.world, report, lambda: not stop.is_set())
+        with replacing(self.results / tab) as folder:
+            return written(clip, tracks, session.points, folder)
+
+    def stop(self, tab: str) -> None:
+        """End the tab's run before its next prediction."""
+        if tab in self.stops:
+            self.stops[tab].set()
+
+    def close(self, tab: str) -> None:
+        """Forget a tab and all its files."""
+        self.stop(tab)
+        self.stops.pop(tab, None)
+        for folder in (self.uploads, self.results):
+            shutil.rmtree(folder / tab, ignore_errors=True)
+
+
+@contextmanager
+def replacing(parent: Path) -> Iterator[Path]:
+    """A new folder that takes the place of its siblings on success, and goes on failure."""
+    parent.mkdir(parents=True, exist_ok=True)
+    # A new name every time, because browsers keep what they know by its address.
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for other in parent.iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def check_world(session: Session, world: str) -> None:
+    """The toy world reads motion off the colors of its own clip."""
+    if world == "toy" and not (session.bundled and session.clip.name == "toy"):
+        raise InputError("The toy world understands only its own clip; take the bundled one, or another world model.")

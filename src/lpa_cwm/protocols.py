@@ -1,0 +1,77 @@
+"""The five protocols: whatever has these methods can take part."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.types import Candidates, Clip, Judgement, Pair, Queries, Sample, Tracks
+
+
+@runtime_checkable
+class WorldModel(Protocol):
+    """Predicts a target frame from a source frame and the visible patches of the target.
+
+    Four methods, one per level of sharing. Frames are RGB in [0, 1] of `size` x `size` pixels; `hidden` is over the
+    `(size / patch)` squared patches in raster order; points are in pixels of the source.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def patch(self) -> int: ...
+
+    @property
+    def defaults(self) -> TrackerConfig:
+        """Settings that suit this world model; any of them can be overridden."""
+        ...
+
+    def describe(self, frame: Float[Tensor, "3 h w"]) -> Any:
+        """Once per frame: what does not depend on the other frame of a pair."""
+        ...
+
+    def observe(self, source: Any, target: Any) -> Any:
+        """Once per pair of described frames: the scene."""
+        ...
+
+    def imagine(self, scene: Any, hidden: Bool[Tensor, "m p"]) -> Any:
+        """Once per pair and mask: the factual predictions, shared by all queries."""
+        ...
+
+    def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
+        """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1)."""
+        ...
+
+
+@runtime_checkable
+class Adjudicator(Protocol):
+    """Weights the M candidates of each query (Eq. 3-5); may also judge whether the point is visible."""
+
+    def __call__(self, pair: Pair, candidates: Candidates) -> Judgement: ...
+
+
+@runtime_checkable
+class ScoreModel(Protocol):
+    """The gradient of the log-density of images at frames in [-1, 1]; APA evaluates it at the source frame."""
+
+    def __call__(self, frames: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]: ...
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Tracks points through a clip."""
+
+    def track(self, clip: Clip, queries: Queries) -> Tracks: ...
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """A finite, ordered collection of annotated videos, read one at a time."""
+
+    name: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Sample: ...

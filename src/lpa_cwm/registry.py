@@ -1,0 +1,213 @@
+"""World models, adjudicators, score models and trackers by name; each is imported when it is loaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, TrackerConfig
+from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import bundled_weights, cache_dir
+
+if TYPE_CHECKING:
+    from lpa_cwm.adjudicators.lpa import LPA
+    from lpa_cwm.protocols import Adjudicator, ScoreModel, Tracker, WorldModel
+    from lpa_cwm.tracker import CwmTracker
+
+LPA_FILE = "lpa.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A part that is known by name."""
+
+    load: Callable[..., Any]
+    weights: tuple[str, ...] = ()
+    """Bundled files that its answers depend on."""
+    version: str = ""
+    """Changed whenever the same weights come to give other answers: results are kept apart by it."""
+    missing: Callable[[], str | None] = lambda: None
+    """What is needed to run it here, as a sentence."""
+
+
+def load(
+    adjudicator: "str | Adjudicator" = ADJUDICATOR,
+    world: "str | WorldModel" = WORLD,
+    config: TrackerConfig | None = None,
+    *,
+    score_model: str = "compact",
+    weights: Path | str | None = None,
+    device: str = "cpu",
+    quiet: bool = True,
+    **settings: Any,
+) -> "Tracker":
+    """Load a tracker by the names of its adjudicator and world model, or from such objects; or a baseline by its name.
+
+    `settings` override fields of the world model's default `TrackerConfig`.
+
+    Examples:
+        >>> load("uniform", "toy", masks=4).config.masks
+        4
+    """
+    if isinstance(adjudicator, str) and adjudicator not in ADJUDICATORS:
+        from lpa_cwm.baselines.registry import get_baseline
+
+        return get_baseline(adjudicator).load(device=device)
+    named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet}
+    return load_cwm(adjudicator, world, config, **named, **settings)
+
+
+def load_cwm(
+    adjudicator: "str | Adjudicator" = ADJUDICATOR,
+    world: "str | WorldModel" = WORLD,
+    config: TrackerConfig | None = None,
+    *,
+    score_model: str = "compact",
+    weights: Path | str | None = None,
+    device: str = "cpu",
+    quiet: bool = True,
+    **settings: Any,
+) -> "CwmTracker":
+    """`load` without the baselines."""
+    from lpa_cwm.tracker import CwmTracker
+
+    world = load_world(world) if isinstance(world, str) else world
+    if isinstance(adjudicator, str):
+        adjudicator = load_adjudicator(adjudicator, score_model, weights, device)
+    return CwmTracker(world, adjudicator, replace(config or world.defaults, **settings), device, quiet)
+
+
+def load_world(name: str) -> "WorldModel":
+    """A world model by name."""
+    return _find(WORLDS, name, "world model").load()
+
+
+def load_adjudicator(
+    name: str, score_model: str = "compact", weights: Path | str | None = None, device: str = "cpu"
+) -> "Adjudicator":
+    """An adjudicator by name."""
+    if name == "uniform":
+        from lpa_cwm.adjudicators.uniform import uniform
+
+        return uniform
+    if name == "apa":
+        from lpa_cwm.adjudicators.apa import APA
+
+        return APA(load_score_model(score_model, device))
+    if name == "lpa":
+        return load_lpa(Path(weights) if weights else bundled_lpa()).to(device)
+    raise InputError(f"{name!r} is not a known adjudicator; choose one of {', '.join(ADJUDICATORS)}.")
+
+
+def load_score_model(name: str, device: str = "cpu") -> "ScoreModel":
+    """A score model by name; ADM in half precision on a GPU, as in the paper."""
+    return _find(SCORE_MODELS, name, "score model").load(device)
+
+
+def bundled_lpa() -> Path:
+    """The bundled weights of LPA."""
+    return bundled_weights(LPA_FILE)
+
+
+def load_lpa(path: Path) -> "LPA":
+    """LPA from a safetensors file that the training wrote."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from lpa_cwm.adjudicators.lpa import LPA
+
+    if not path.is_file():
+        raise InputError(
+            f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another adjudicator."
+        )
+    try:
+        weights = load_file(path)
+        # Ablated networks lack branches, and their files the weights of these.
+        branches = "interact.", "local.", "sight."
+        network = LPA(*(any(name.startswith(branch) for name in weights) for branch in branches))
+        network.load_state_dict(weights)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise InputError(
+            f"{path} does not hold the weights of LPA ({reason}); give what the training wrote."
+        ) from error
+    return network.eval()
+
+
+def fingerprint(world: str = "", score_model: str = "", adjudicator: str = "") -> str:
+    """A hash of the bundled weights that a result depends on, and of how they are used."""
+    entries = [WORLDS[world]] if world else []
+    entries += [SCORE_MODELS[score_model]] if score_model else []
+    files = [name for entry in entries for name in entry.weights] + [LPA_FILE] * (adjudicator == "lpa")
+    version = "".join(entry.version for entry in entries)
+    return fingerprint_of([bundled_weights(name) for name in files], version)
+
+
+def fingerprint_of(files: list[Path], version: str = "") -> str:
+    """A hash of the content of some files, and of how they are used."""
+    whole = blake2b(version.encode(), digest_size=16)
+    for path in files:
+        try:
+            whole.update(blake2b(path.read_bytes()).digest())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); expected a file of weights.") from error
+    return whole.hexdigest()
+
+
+def _find(entries: dict[str, Entry], name: str, kind: str) -> Entry:
+    if name not in entries:
+        raise InputError(f"{name!r} is not a known {kind}; choose one of {', '.join(entries)}.")
+    return entries[name]
+
+
+def _toy() -> "WorldModel":
+    from lpa_cwm.worlds.toy import ToyWorld
+
+    return ToyWorld(error=6.0, wrong=0.4)
+
+
+def _compact() -> "WorldModel":
+    from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+
+    return LayeredMotionWorld.load()
+
+
+def _compact_total() -> "WorldModel":
+    from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+
+    return LayeredMotionWorld.load().total_effect()
+
+
+def _opt_cwm(size: int) -> "WorldModel":
+    from lpa_cwm.worlds.opt_cwm.checkpoint import load_folder
+
+    return load_folder(cache_dir() / "opt-cwm", size)
+
+
+def _opt_cwm_missing() -> str | None:
+    here = (cache_dir() / "opt-cwm").is_dir()
+    return None if here else "The published weights of Opt-CWM are not here: run `lpa-cwm fetch opt-cwm`."
+
+
+def _compact_score(device: str) -> "ScoreModel":
+    from lpa_cwm.adjudicators.score_models import compact
+
+    return compact.load().eval()
+
+
+def _adm(device: str) -> "ScoreModel":
+    from lpa_cwm.adjudicators.score_models import adm
+
+    return adm.load(half=not device.startswith("cpu")).eval()
+
+
+_LAYERED = {"weights": ("world-compact.safetensors",), "version": "heavy-tailed motion"}
+WORLDS = {
+    "toy": Entry(_toy),
+    "compact": Entry(_compact, **_LAYERED),
+    "compact-total": Entry(_compact_total, **_LAYERED),
+    "opt-cwm": Entry(lambda: _opt_cwm(256), missing=_opt_cwm_missing),
+    "opt-cwm-512": Entry(lambda: _opt_cwm(512), missing=_opt_cwm_missing),
+}
+SCORE_MODELS = {"compact": Entry(_compact_score, ("score-compact.safetensors",)), "adm": Entry(_adm)}

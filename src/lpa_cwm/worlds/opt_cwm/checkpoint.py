@@ -1,0 +1,168 @@
+"""Reading the published checkpoint files as they are, and keeping them as one safetensors file."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.io.checkpoints import check_fit, tensors
+from lpa_cwm.io.files import atomic_write
+from lpa_cwm.worlds.opt_cwm.generator import Generator
+from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
+from lpa_cwm.worlds.opt_cwm.world import OptCwm
+
+PUBLISHED = {
+    256: ("base_cwm_256_ckpt.pt", Architecture()),
+    512: ("base_cwm_512_ckpt.pt", Architecture(size=512, scale=2)),
+}
+"""The two published predictors by the size of the frames they see."""
+PUBLISHED_GENERATOR = "opt_cwm_ckpt.pt"
+EXPECTED = "an Opt-CWM checkpoint for this size of frames"
+CONVERTED = "opt_cwm_{size}.safetensors"
+GENERATOR_PREFIX = "flow_predictor.perturber.nn."
+RENAMED = (
+    (r"^encoder\.patch_embed\.proj\.", "embedding."),
+    (r"^encoder\.pos_embed$", "encoder_positions"),
+    (r"^pos_embed$", "decoder_positions"),
+    (r"^encoder_to_decoder\.", "bridge."),
+    (r"^decoder\.head\.", "head."),
+    (r"\.attn\.proj\.", ".attention.output."),
+    (r"\.mlp\.fc1\.", ".mlp.0."),
+    (r"\.mlp\.fc2\.", ".mlp.2."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Entries of a checkpoint that were left out, by their first two names."""
+
+    counts: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}.* ({count})" for name, count in sorted(self.counts.items())) or "nothing"
+
+
+def entries(path: Path) -> dict[str, Tensor]:
+    """The tensors of a published file."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; `lpa-cwm fetch opt-cwm` brings the published files.")
+    return tensors(path, EXPECTED, within="model")
+
+
+def renamed(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The predictor's tensors under our names, with each block's query, key and value sorted apart."""
+    state: dict[str, Tensor] = {}
+    for name, tensor in published.items():
+        block, _, part = name.rpartition(".attn.")
+        if part == "qkv.weight":
+            state[f"{block}.attention.query.weight"], *rest = tensor.chunk(3)
+            state[f"{block}.attention.key_value.weight"] = torch.cat(rest)
+        elif part == "q_bias":
+            state[f"{block}.attention.query.bias"] = tensor
+        elif part == "k_bias":
+            # Strict loading reports a block whose value bias is missing.
+            value = published.get(f"{block}.attn.v_bias", tensor[:0])
+            state[f"{block}.attention.key_value.bias"] = torch.cat((tensor, value))
+        elif part != "v_bias":
+            for pattern, ours in RENAMED:
+                name = re.sub(pattern, ours, name)
+            state[name] = tensor
+    return state
+
+
+def fitted(state: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    """The published shapes brought to ours: flat embedding, mask token and positions, the last enlarged."""
+    shaped = dict(state)
+    for name, tensor in state.items():
+        if name == "embedding.weight":
+            shaped[name] = tensor.flatten(1)
+        elif name == "mask_token":
+            shaped[name] = tensor.flatten()
+        elif name.endswith("_positions"):
+            shaped[name] = enlarged(tensor.flatten(0, -2), architecture)
+    return shaped
+
+
+def enlarged(table: Float[Tensor, "q d"], architecture: Architecture) -> Float[Tensor, "q2 d"]:
+    """Positions of both frames, interpolated bicubically when the frames are larger than in training."""
+    side = architecture.side // architecture.scale
+    if architecture.scale == 1 or len(table) != 2 * side**2:
+        return table
+    grid = rearrange(table, "(t y x) d -> t d y x", t=2, y=side)
+    larger = F.interpolate(grid.float(), size=architecture.side, mode="bicubic", align_corners=False)
+    return rearrange(larger, "t d y x -> (t y x) d")
+
+
+def fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Load every parameter, or say in one sentence which one does not fit."""
+    check_fit(state, module, path, EXPECTED)
+    module.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
+    module.requires_grad_(False)
+
+
+def load_published(
+    base: Path, generator: Path, architecture: Architecture | None = None, batch: int = 8
+) -> tuple[OptCwm, Ignored]:
+    """The world model from `base_cwm_*_ckpt.pt` and `opt_cwm_ckpt.pt`, and what else the second file holds.
+
+    Of the second file only the generator is taken: whatever predictor it may hold must not replace the base.
+    """
+    architecture = architecture or Architecture()
+    world = empty(architecture, batch)
+    fill(world.predictor, fitted(renamed(entries(base)), architecture), base)
+    state = entries(generator)
+    taken = {name.removeprefix(GENERATOR_PREFIX): state.pop(name) for name in list(state) if GENERATOR_PREFIX in name}
+    fill(world.generator, taken, generator)
+    counts: dict[str, int] = {}
+    for name in state:
+        group = ".".join(name.split(".")[:2])
+        counts[group] = counts.get(group, 0) + 1
+    return world, Ignored(counts)
+
+
+def empty(architecture: Architecture, batch: int = 8) -> OptCwm:
+    """A world model whose weights are still to be filled in, and take no memory until then."""
+    with torch.device("meta"):
+        predictor, generator = Predictor(architecture), Generator(architecture.dim)
+    return OptCwm(predictor, generator, batch).eval()
+
+
+def save(world: OptCwm, path: Path) -> Path:
+    """Write predictor and generator as one safetensors file that knows its architecture."""
+    metadata = {"architecture": json.dumps(asdict(world.predictor.architecture))}
+    with atomic_write(path) as aside:
+        save_file({name: tensor.contiguous() for name, tensor in world.state_dict().items()}, aside, metadata)
+    return path
+
+
+def load(path: Path, batch: int = 8) -> OptCwm:
+    """The world model from a file that `save` wrote."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; `lpa-cwm convert` makes it from the published files.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            architecture = Architecture(**json.loads(file.metadata()["architecture"]))
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a converted Opt-CWM file; `lpa-cwm convert` makes one.") from error
+    world = empty(architecture, batch)
+    fill(world, state, path)
+    return world
+
+
+def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
+    """The world model that sees `size` pixels, from a folder with the converted file or with the published ones."""
+    if (converted := folder / CONVERTED.format(size=size)).is_file():
+        return load(converted, batch)
+    base, architecture = PUBLISHED[size]
+    return load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture, batch)[0]

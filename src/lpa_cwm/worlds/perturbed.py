@@ -1,0 +1,55 @@
+"""A world model from any predictor: perturb the source, predict again, subtract (Eq. 1, literally)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+
+Frame = Float[Tensor, "3 h w"]
+Predict = Callable[[Frame, Frame, Bool[Tensor, "m p"]], Float[Tensor, "m 3 h w"]]
+"""Source, target and hidden patches to the predicted target under each mask; visible patches as they are."""
+Perturb = Callable[[Frame, Float[Tensor, "2"]], Frame]
+"""A source frame, changed around a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactualPrediction:
+    """The predicted target under each mask."""
+
+    hidden: Bool[Tensor, "m p"]
+    prediction: Float[Tensor, "m 3 h w"]
+
+
+@dataclass(frozen=True)
+class PerturbedPredictor:
+    """The four methods of a world model, made from a predictor and a perturbation."""
+
+    predict: Predict
+    perturb: Perturb
+    size: int = 256
+    patch: int = 8
+    defaults: TrackerConfig = field(default_factory=TrackerConfig)
+
+    def describe(self, frame: Frame) -> Frame:
+        """Nothing is shared between pairs."""
+        return frame
+
+    def observe(self, source: Frame, target: Frame) -> tuple[Frame, Frame]:
+        """Nothing is shared between masks."""
+        return source, target
+
+    def imagine(self, scene: tuple[Frame, Frame], hidden: Bool[Tensor, "m p"]) -> FactualPrediction:
+        """Predict from the source as it is."""
+        return FactualPrediction(hidden, self.predict(*scene, hidden))
+
+    def intervene(
+        self, scene: tuple[Frame, Frame], factual: FactualPrediction, xy: Float[Tensor, "n 2"]
+    ) -> Float[Tensor, "n m 3 h w"]:
+        """Predict from the perturbed source, minus the factual prediction."""
+        source, target = scene
+        changed = (self.predict(self.perturb(source, point), target, factual.hidden) for point in xy)
+        return torch.stack([prediction - factual.prediction for prediction in changed])
