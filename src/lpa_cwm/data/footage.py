@@ -17,7 +17,7 @@ from PIL import Image
 
 from lpa_cwm.data import video
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
+from lpa_cwm.files import data_files, written_aside
 from lpa_cwm.keys import key
 from lpa_cwm.progress import progress
 from lpa_cwm.types import Clip
@@ -103,7 +103,7 @@ def decode(path: Path, store: Path) -> None:
 
 def gather(folder: Path, cache: Path, quiet: bool = False) -> list[Shot]:
     """The shots of every video in a folder, decoding into the cache what is not there yet."""
-    paths = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
+    paths = [path for path in data_files(folder) if path.suffix.lower() in SUFFIXES]
     if not paths:
         raise InputError(f"{folder} holds no videos; give a folder with files such as {', '.join(sorted(SUFFIXES))}.")
     shots = []

@@ -16,6 +16,7 @@ from torch import Tensor
 from lpa_cwm.data.recording import Recording
 from lpa_cwm.data.video import VideoFile
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import data_files
 
 FPS = 25
 SUFFIXES = frozenset({".avi", ".mkv", ".mov", ".mp4", ".webm"})
@@ -52,7 +53,7 @@ def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
 
 def clips_below(folder: Path) -> dict[str, Path]:
     """Every video file in a folder and its subfolders, by name without suffix."""
-    return {path.stem: path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES}
+    return {path.stem: path for path in data_files(folder, "**/*") if path.suffix.lower() in SUFFIXES}
 
 
 def clips_with_tracks(path: Path) -> dict[str, tuple[Path, Tracks]]:

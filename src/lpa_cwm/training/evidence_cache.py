@@ -16,7 +16,7 @@ from torch import Tensor
 from lpa_cwm.adjudicate.analytic import Analytic
 from lpa_cwm.adjudicate.evidence import STRENGTH, Evidence, gather
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import written_aside
+from lpa_cwm.files import data_files, written_aside
 from lpa_cwm.geometry import View
 from lpa_cwm.interfaces import WorldModel
 from lpa_cwm.probe import Probe
@@ -203,7 +203,7 @@ def read(*folders: Path) -> tuple[Groups, list[str]]:
     """All groups of one cache or several, and for each the video it comes from."""
     parts: list[Groups] = []
     videos: list[str] = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.safetensors"))):
+    for path in (path for folder in folders for path in data_files(folder, "*.safetensors")):
         with opened(path) as file:
             about = json.loads(file.metadata()["about"])
             if about["groups"]:

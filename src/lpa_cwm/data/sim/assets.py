@@ -14,6 +14,7 @@ from lpa_cwm.data.sim import patterns, shapes
 from lpa_cwm.data.sim.mesh import Mesh
 from lpa_cwm.data.sim.texture import Picture, Texture, linear
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import data_files
 from lpa_cwm.keys import key
 
 SKIN = 256
@@ -122,7 +123,7 @@ class Assets:
 
 def held(folder: Path, pattern: str, split: Split) -> tuple[Path, ...]:
     """The files of a folder on one side of the split; the other has a seventh of them, two at least."""
-    every = sorted(folder.glob(pattern), key=lambda path: key("split", path.stem))
+    every = sorted(data_files(folder, pattern), key=lambda path: key("split", path.stem))
     count = max(2, len(every) // 7)
     files = tuple(sorted(every[:count] if split == "val" else every[count:]))
     if not files:
