@@ -138,7 +138,7 @@ def test_a_refused_upload_leaves_the_former_one(video, tmp_path):
     with pytest.raises(InputError):
         desk.take_upload(broken, "a")
     assert session.clip[3].shape == (3, 60, 80)
-    assert len(list((desk.uploads / "a").iterdir())) == 1
+    assert len(list(desk.folder_of(desk.uploads, "a").iterdir())) == 1
 
 
 def follow_toy(points, methods=("uniform",), **settings):

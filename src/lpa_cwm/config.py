@@ -36,6 +36,6 @@ class TrackerConfig:
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
     subpixel: bool = True
-    """Refine the endpoint between pixels by parabolas through the peak; without it a pixel's center, as in the paper."""
+    """Refine the endpoint between pixels by parabolas through the peak; the paper answers with a pixel center."""
     batch: int = 16
     """Queries whose responses are in memory at once."""

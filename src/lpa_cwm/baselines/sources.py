@@ -13,7 +13,7 @@ from lpa_cwm.baselines.settings import settings, settings_file, variable
 from lpa_cwm.datasets.download import sha256_of
 from lpa_cwm.datasets.fetch import OPT_CWM, RAFT
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import cache_dir
+from lpa_cwm.io.files import cache_dir, data_files
 from lpa_cwm.protocols import Tracker
 
 ITERATIONS = 12
@@ -119,7 +119,7 @@ class OptCwmFiles:
 
     def identity(self) -> dict[str, Any]:
         """Whatever files there are."""
-        return {path.name: content_of(path) for path in sorted((cache_dir() / OPT_CWM.folder).glob("*cwm*"))}
+        return {path.name: content_of(path) for path in data_files(cache_dir() / OPT_CWM.folder, "*cwm*")}
 
 
 def content_of(checkpoint: Path | str) -> str:

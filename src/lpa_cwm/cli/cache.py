@@ -93,9 +93,10 @@ class Cache:
         """Tracks of annotated videos, or flow of records."""
         from lpa_cwm.datasets.movif import MoviClips
         from lpa_cwm.datasets.tapvid import load_dataset
+        from lpa_cwm.io.files import data_files
         from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
 
-        if self.dataset.is_dir() and any(self.dataset.glob("*.tfrecord-*")):
+        if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):
             clips = MoviClips.of(self.dataset, "train", "*.tfrecord-*")
             return RecordCorrespondences(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)

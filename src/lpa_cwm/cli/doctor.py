@@ -167,10 +167,10 @@ def installed(requirement: "Requirement") -> str | None:
 def shipped_weights() -> Iterator[Finding]:
     """Files of the package, against the hash on their model card."""
     from lpa_cwm import registry
-    from lpa_cwm.io.files import bundled_weights
+    from lpa_cwm.io.files import bundled_weights, data_files
 
     folder = bundled_weights("")
-    names = {path.stem for path in folder.glob("*") if path.suffix in (".md", ".safetensors")}
+    names = {path.stem for path in data_files(folder) if path.suffix in (".md", ".safetensors")}
     for name in sorted(names | {Path(registry.LPA_FILE).stem}):
         path, card = folder / f"{name}.safetensors", folder / f"{name}.md"
         found = re.search(r"sha256 `([0-9a-f]{64})`", card.read_text()) if card.is_file() else None
@@ -214,11 +214,12 @@ def methods() -> Iterator[Finding]:
 def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
     """Published data sets below some folders, and the clip that ships."""
     from lpa_cwm.bundled import DEMO_CLIP
+    from lpa_cwm.io.files import data_files
 
     yield Finding("data", "bundled clip", "ok" if DEMO_CLIP.is_file() else "wrong", str(DEMO_CLIP), needed=True)
     for name, (pattern, remedy) in BENCHMARKS.items():
         depths = (pattern, f"*/{pattern}", f"*/*/{pattern}")
-        files = [path for folder in folders for depth in depths for path in folder.glob(depth)]
+        files = [path for folder in folders for depth in depths for path in data_files(folder, depth)]
         if files:
             others = f" and {len(files) - 1} more" if len(files) > 1 else ""
             yield Finding("data", name, "ok", f"{files[0]}{others}")

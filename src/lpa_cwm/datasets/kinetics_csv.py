@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import data_files
 from lpa_cwm.io.video import VideoFile
 
 FPS = 25
@@ -52,7 +53,7 @@ def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
 
 def clips_below(folder: Path) -> dict[str, Path]:
     """Every video file in a folder and its subfolders, by name without suffix."""
-    return {path.stem: path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES}
+    return {path.stem: path for path in data_files(folder, "**/*") if path.suffix.lower() in SUFFIXES}
 
 
 def clips_with_tracks(path: Path) -> dict[str, tuple[Path, Tracks]]:

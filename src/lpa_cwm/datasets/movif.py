@@ -18,6 +18,7 @@ from torch import Tensor
 from lpa_cwm.datasets.tapvid_record import EncodedPictures
 from lpa_cwm.datasets.tfrecord import Feature, Shard
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import data_files
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.synth.pairs import Example, Split, draws, split_of
 
@@ -162,7 +163,7 @@ class MoviClips:
     @classmethod
     def of(cls, folder: Path, split: Split, pattern: str = "*train.tfrecord-*") -> "MoviClips":
         """Every record of the matching files of a folder whose video falls on this side of the split."""
-        paths = sorted(folder.glob(pattern))
+        paths = data_files(folder, pattern)
         every = [entry for path in paths for entry in entries_of(path)]
         kept = tuple(entry for entry in every if split_of(entry.name) == split)
         if not kept:

@@ -19,6 +19,7 @@ from lpa_cwm.datasets.selection import Selection, spread
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, recording
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import safe_pickle
+from lpa_cwm.io.files import data_files
 from lpa_cwm.io.video import LazyFrames
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.sampling import resize_frame
@@ -127,7 +128,7 @@ QUERIES = {"first": first_queries, "strided": strided_queries}
 def _shards(path: Path) -> list[Shard]:
     """The files of a data set, each to be loaded when it is its turn."""
     if path.is_dir():
-        files = sorted(path.glob("*.pkl")) or sorted(path.glob("*.csv"))
+        files = data_files(path, "*.pkl") or data_files(path, "*.csv")
         if not files:
             raise InputError(f"{path} holds neither .pkl nor .csv; expected the files of a TAP-Vid data set.")
         return [shard for file in files for shard in _shards(file)]

@@ -16,7 +16,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.io.files import atomic_write, data_files
 from lpa_cwm.metrics import Prediction
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -31,7 +31,7 @@ def file_of(folder: Path, video: str) -> Path:
 
 def videos_in(folder: Path) -> Iterator[str]:
     """The videos that have predictions."""
-    return (unquote(path.stem) for path in sorted(folder.glob("*.npz")) if not path.name.startswith("."))
+    return (unquote(path.stem) for path in data_files(folder, "*.npz"))
 
 
 def write(folder: Path, video: str, prediction: Prediction, configuration: str) -> None:

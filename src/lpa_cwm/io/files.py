@@ -1,14 +1,74 @@
 """Where files go, and writing them so that nobody ever sees half of one."""
 
+import hashlib
 import json
 import os
+import re
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lpa_cwm.errors import InputError
+
+TEMPORARY = re.compile(r"\..*\.lpa-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[a-z0-9_]{8}(\..*)?")
+"""Names of the files that `atomic_write` makes."""
+DAY = 24 * 60 * 60
+_swept: set[Path] = set()
+"""Folders in which this process has looked for leftovers."""
+
+
+def data_files(folder: Path, pattern: str = "*") -> list[Path]:
+    """List what matches a pattern in a folder, sorted; hidden files may be half written, so they are no data."""
+    found = sorted(folder.glob(pattern))
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of runs that were killed."""
+    for path in folder.glob(".*.lpa-*"):
+        # Another process may remove it at the same time.
+        with suppress(FileNotFoundError):
+            if is_leftover(path):
+                path.unlink()
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file is a temporary one of ours whose process has ended; those of other machines end after a day."""
+    found = TEMPORARY.fullmatch(path.name)
+    if found is None or path.is_symlink() or not path.is_file():
+        return False
+    if found["host"] == _host():
+        return not _is_alive(int(found["pid"]))
+    return time.time() - path.stat().st_mtime > DAY
+
+
+def _host() -> str:
+    """Return a short hash of this machine's name: process numbers mean nothing on another one."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        # A process of another user.
+        return True
+    return True
+
+
+def _temporary(path: Path) -> Path:
+    """Make an empty file beside a path, hidden, with the same suffix and a name that tells who writes it."""
+    # Cut, because a long name must not become too long for the file system.
+    prefix = f".{path.stem[:40]}.lpa-{_host()}-{os.getpid()}-"
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
+    os.close(descriptor)
+    return Path(name)
 
 
 @contextmanager
@@ -16,9 +76,10 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path with the same suffix; rename it to `path` on success, remove it on failure."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(descriptor)
-    aside = Path(name)
+    if path.parent.resolve() not in _swept:
+        _swept.add(path.parent.resolve())
+        remove_leftovers(path.parent)
+    aside = _temporary(path)
     try:
         yield aside
         # mkstemp makes private files; results are for everybody the umask admits.

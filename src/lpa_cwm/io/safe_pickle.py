@@ -1,14 +1,24 @@
-"""Reading pickles that strangers made: numpy arrays and plain containers come out, nothing else is ever called.
+"""Reading untrusted pickles: numpy arrays and plain containers come out, nothing else is ever called.
 
-Not even numpy sees the file's description of a dtype: a crafted one can make it take raw bytes for pointers. So every
-admitted name is answered by a function of this module, which builds arrays from checked parts.
+A pickle is a program, so four things are restricted here:
+
+- Opcodes: only those that data needs are interpreted, by Python's own implementation of the unpickler. The one in C
+  takes lengths and memo indices from the file at face value and allocates before it reads.
+- Names: every admitted name is answered by a function of this module.
+- Arrays: numpy never sees a dtype, a shape or a buffer of the file before all three were checked against each other,
+  because `ndarray.__setstate__` reads out of bounds if they disagree.
+- Memory: what is copied out of the file is limited by the size of the file.
 """
 
+import math
+import os
 import pickle
-from collections import OrderedDict
-from collections.abc import Callable
+import pickletools
+import re
+import struct
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn, cast
 
 import numpy as np
 from jaxtyping import Shaped
@@ -16,11 +26,15 @@ from numpy import ndarray
 
 from lpa_cwm.errors import InputError
 
-KINDS = frozenset("biufcSUO")
+DTYPE = re.compile(r"[biufcSU][1-9]\d{0,8}|O8?")
+LARGEST_EMPTY = 2**40
+"""Product of the other dimensions of an array without elements; numpy multiplies them without regard to overflow."""
+COPIES = 4
+"""How often the content of a file may be copied on its way into arrays: decoded, converted, byte-swapped."""
 
 
 def load(path: Path | str) -> Any:
-    """The content of a pickle; the whole file passes through memory, for the format cannot be read in parts."""
+    """Return the content of a pickle. The whole file passes through memory: the format cannot be read in parts."""
     try:
         with Path(path).open("rb") as file:
             return PlainUnpickler(file).load()
@@ -37,64 +51,168 @@ class Refused(Exception):
 
 
 class PlainDtype:
-    """A dtype in the making: its kind and size first, its byte order from the state that follows."""
+    """A dtype under construction: kind and size first, byte order from the state that follows."""
 
-    def __init__(self, spec: str, *_: object) -> None:
-        self.dtype = np.dtype(spec)
-        if self.dtype.kind not in KINDS:
+    def __init__(self, spec: object, *_: object) -> None:
+        if not isinstance(spec, str) or not DTYPE.fullmatch(spec):
             raise Refused(f"holds an array of {spec}")
+        self.dtype = np.dtype(spec)
+        self.built = False
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, order, parts, names, fields, *_ = state
-        if parts is not None or names is not None or fields is not None:
+    def build(self, state: object) -> None:
+        """Set the byte order."""
+        if self.built:
+            raise Refused("describes a dtype twice")
+        _, order, subarray, names, fields, *_ = _tuple(state)
+        if subarray is not None or names is not None or fields is not None:
             raise Refused("holds a structured array")
         if order in ("<", ">"):
             self.dtype = self.dtype.newbyteorder(order)
+        self.built = True
 
 
 class PlainArray(ndarray):
-    """An array in the making, filled by the state that follows."""
+    """An array under construction, filled once by the state that follows."""
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        version, shape, kind, fortran, content = state
-        if not isinstance(kind, PlainDtype):
-            raise Refused("holds an array without a plain dtype")
-        super().__setstate__((version, shape, kind.dtype, fortran, content))
+    built = False
+
+    def build(self, state: object) -> None:
+        """Take shape and content if they agree."""
+        # A second state would free memory that somebody may look at.
+        if self.built:
+            raise Refused("fills an array twice")
+        version, shape, kind, fortran, content = _tuple(state)
+        dtype = _dtype(kind)
+        checked: Any = _checked_objects(shape, content) if dtype.hasobject else _checked_bytes(shape, dtype, content)
+        order: Any = bool(fortran)
+        super().__setstate__((int(version), shape, dtype, order, checked))
+        self.built = True
+
+    def __setstate__(self, state: object, /) -> NoReturn:
+        raise Refused("fills an array in an unknown way")
+
+
+def _tuple(state: object) -> tuple[Any, ...]:
+    if type(state) is not tuple:
+        raise Refused("describes an array in an unknown way")
+    return state
+
+
+def _dtype(kind: object) -> np.dtype[Any]:
+    if type(kind) is not PlainDtype:
+        raise Refused("holds an array without a plain dtype")
+    return kind.dtype
+
+
+def _check_shape(shape: object) -> tuple[int, ...]:
+    if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
+        raise Refused("holds an array of an impossible shape")
+    if 0 in shape and math.prod(size for size in shape if size) > LARGEST_EMPTY:
+        raise Refused("holds an array of an impossible shape")
+    return shape
+
+
+def _checked_objects(shape: object, content: object) -> list[bytes | str | None]:
+    """Return a copy of the elements, one for each place of the array."""
+    if type(content) is not list or _check_shape(shape) != (len(content),):
+        raise Refused("holds an array of objects whose shape is not their number")
+    if any(type(item) not in (bytes, str, type(None)) for item in content):
+        raise Refused("holds an array of objects that are neither bytes nor text")
+    # A copy, since the file can still append to its own list.
+    return list(content)
+
+
+def _checked_bytes(shape: object, dtype: np.dtype[Any], content: object) -> bytes | bytearray:
+    """Return the content, if it has as many bytes as shape and dtype say."""
+    if type(content) is not bytes and type(content) is not bytearray:
+        raise Refused("holds an array whose content is not bytes")
+    if dtype.hasobject:
+        raise Refused("holds an array of objects made of bytes")
+    if math.prod(_check_shape(shape)) * dtype.itemsize != len(content):
+        raise Refused("holds an array whose content has not the length of its shape")
+    return content
 
 
 def _array(*_: object) -> PlainArray:
     return PlainArray(0, np.uint8)
 
 
-def _array_of_buffer(
-    content: Any, kind: PlainDtype, shape: tuple[int, ...], order: str, *_: object
-) -> Shaped[ndarray, "..."]:
-    return np.frombuffer(content, kind.dtype).reshape(shape, order=order)  # type: ignore[call-overload]
+def _array_of_buffer(content: object, kind: object, shape: object, order: object, *_: object) -> Shaped[ndarray, "..."]:
+    dtype = _dtype(kind)
+    array = np.frombuffer(_checked_bytes(shape, dtype, content), dtype)
+    return array.reshape(cast(tuple[int, ...], shape), order="F" if order == "F" else "C")
 
 
-def _scalar(kind: PlainDtype, content: bytes) -> Any:
-    return np.frombuffer(content, kind.dtype)[0]
+def _scalar(kind: object, content: object) -> Any:
+    dtype = _dtype(kind)
+    return np.frombuffer(_checked_bytes((), dtype, content), dtype)[0]
 
 
-def _latin(text: str, encoding: str) -> bytes:
-    """How old protocols write bytes."""
-    if encoding != "latin1":
+def _latin(text: object, encoding: object) -> bytes:
+    """Return bytes from the text that old protocols write for them."""
+    if encoding not in ("latin1", "latin-1"):
         raise Refused(f"calls _codecs.encode for {encoding}")
+    if type(text) is not str:
+        raise Refused("encodes something that is not text")
     return text.encode("latin1")
 
 
-NUMPY: dict[str, Any] = {
+def _bytes(content: object = b"", *encoding: object) -> bytes:
+    """Return bytes by their content, never by a number."""
+    if encoding:
+        return _latin(content, *encoding)
+    if type(content) is not bytes and type(content) is not bytearray:
+        raise Refused("makes bytes of something else")
+    return bytes(content)
+
+
+def _bytearray(*content: object) -> bytearray:
+    return bytearray(_bytes(*content))
+
+
+def _set(items: object = ()) -> set[Any]:
+    if type(items) is not list and type(items) is not tuple:
+        raise Refused("makes a set of something else than a list")
+    return set(_checked_keys(items))
+
+
+def _frozenset(items: object = ()) -> frozenset[Any]:
+    return frozenset(_set(items))
+
+
+def _dict(pairs: object = ()) -> dict[Any, Any]:
+    if type(pairs) is not list and type(pairs) is not tuple:
+        raise Refused("makes a dictionary of something else than a list")
+    _checked_keys([key for key, _ in pairs])
+    return dict(pairs)
+
+
+KEYS = (str, bytes, int, float, bool, type(None))
+
+
+def _checked_keys(keys: Iterable[Any]) -> list[Any]:
+    """Return keys that can be hashed safely: the hash of a tuple nested a million times overflows the stack."""
+    keys = list(keys)
+    for key in keys:
+        parts = key if type(key) is tuple else (key,)
+        if any(type(part) not in KEYS and not isinstance(part, np.generic) for part in parts):
+            raise Refused(f"holds a key of type {type(key).__name__}")
+    return keys
+
+
+NUMPY: dict[str, Callable[..., Any]] = {
     "multiarray._reconstruct": _array,
     "multiarray.scalar": _scalar,
     "numeric._frombuffer": _array_of_buffer,
 }
 ADMITTED: dict[str, Callable[..., Any] | None] = {
     "_codecs.encode": _latin,
-    "builtins.bytearray": bytearray,
-    "builtins.bytes": bytes,
-    "builtins.frozenset": frozenset,
-    "builtins.set": set,
-    "collections.OrderedDict": OrderedDict,
+    "builtins.bytearray": _bytearray,
+    "builtins.bytes": _bytes,
+    "builtins.frozenset": _frozenset,
+    "builtins.set": _set,
+    # Dictionaries keep their order, and unlike an OrderedDict have no attributes that a file could set.
+    "collections.OrderedDict": _dict,
     "numpy.dtype": PlainDtype,
     # Only ever passed on, to `_array`; not callable, so that no file can call it.
     "numpy.ndarray": None,
@@ -103,9 +221,44 @@ ADMITTED: dict[str, Callable[..., Any] | None] = {
 # Python 2 had other homes for the same names.
 ADMITTED |= {name.replace("builtins", "__builtin__"): maker for name, maker in ADMITTED.items() if "builtins" in name}
 
+OPCODES = """
+    MARK STOP POP POP_MARK DUP PROTO FRAME NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT
+    BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES
+    BINBYTES8 BYTEARRAY8 EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM
+    SETITEMS EMPTY_SET ADDITEMS FROZENSET GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL
+    REDUCE BUILD
+"""
 
-class PlainUnpickler(pickle.Unpickler):
-    """Admits the names above."""
+
+class Exact:
+    """A file that never allocates for more bytes than it has, and never returns fewer than were asked for."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = os.fstat(file.fileno()).st_size
+
+    def read(self, count: int) -> bytes:
+        """Read so many bytes or fail."""
+        if not 0 <= count <= self.size - self.file.tell():
+            raise EOFError("it ends early")
+        return self.file.read(count)
+
+    def readline(self) -> bytes:
+        """Read up to the end of a line."""
+        return self.file.readline()
+
+
+# The unpickler in C has no dispatch table that could be restricted; typeshed does not describe this one in full.
+PythonUnpickler: Any = pickle._Unpickler
+
+
+class PlainUnpickler(PythonUnpickler):
+    """Interprets the opcodes and admits the names above."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        exact = Exact(file)
+        super().__init__(exact)
+        self.allowance = COPIES * exact.size
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Answer an admitted name; refuse every other by name."""
@@ -114,6 +267,90 @@ class PlainUnpickler(pickle.Unpickler):
             raise Refused(f"asks for {whole}")
         return ADMITTED[whole]
 
-    def persistent_load(self, pid: Any, /) -> Any:
-        """Refuse references to things outside the file."""
-        raise Refused("refers to something outside itself")
+    def charge(self, arguments: Iterable[Any]) -> None:
+        """Count what is about to be copied: a short file could copy one long text again and again."""
+        self.allowance -= sum(len(part) for part in arguments if type(part) in (str, bytes, bytearray, list, tuple))
+        if self.allowance < 0:
+            raise Refused("unpacks to much more than its size")
+
+    def load_reduce(self) -> None:
+        """Call an admitted function."""
+        arguments = _tuple(self.stack.pop())
+        self.charge(arguments)
+        self.stack[-1] = self.stack[-1](*arguments)
+
+    def load_build(self) -> None:
+        """Fill an array or complete a dtype; nothing else has a state."""
+        state = _tuple(self.stack.pop())
+        made = self.stack[-1]
+        if type(made) is not PlainArray and type(made) is not PlainDtype:
+            raise Refused(f"sets the state of a {type(made).__name__}")
+        self.charge(state)
+        made.build(state)
+
+    def load_bytearray8(self) -> None:
+        """Read before allocating."""
+        (count,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(count)))
+
+    def load_append(self) -> None:
+        """Append to a list."""
+        item = self.stack.pop()
+        self.list_on_top().append(item)
+
+    def load_appends(self) -> None:
+        """Extend a list."""
+        items = self.pop_mark()
+        self.list_on_top().extend(items)
+
+    def list_on_top(self) -> list[Any]:
+        """Return the list on the stack; other things can be appended to as well."""
+        if type(self.stack[-1]) is not list:
+            raise Refused(f"appends to a {type(self.stack[-1]).__name__}")
+        return self.stack[-1]
+
+    def load_setitem(self) -> None:
+        """Set one entry of a dictionary."""
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items([key, value])
+
+    def load_setitems(self) -> None:
+        """Set entries of a dictionary."""
+        self.set_items(self.pop_mark())
+
+    def load_dict(self) -> None:
+        """Make a dictionary of what lies above the mark."""
+        items = self.pop_mark()
+        self.append({})
+        self.set_items(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        """Set entries, given as keys and values in turn."""
+        if type(self.stack[-1]) is not dict:
+            raise Refused(f"sets entries of a {type(self.stack[-1]).__name__}")
+        self.stack[-1].update(zip(_checked_keys(items[::2]), items[1::2], strict=True))
+
+    def load_additems(self) -> None:
+        """Add to a set."""
+        items = self.pop_mark()
+        if type(self.stack[-1]) is not set:
+            raise Refused(f"adds to a {type(self.stack[-1]).__name__}")
+        self.stack[-1].update(_checked_keys(items))
+
+    def load_frozenset(self) -> None:
+        """Make a frozen set of what lies above the mark."""
+        items = self.pop_mark()
+        self.append(frozenset(_checked_keys(items)))
+
+
+def _handler(name: str, code: int) -> Callable[[PlainUnpickler], None]:
+    """Return what interprets an opcode."""
+
+    def refuse(_: PlainUnpickler) -> NoReturn:
+        raise Refused(f"uses the opcode {name}")
+
+    ours = vars(PlainUnpickler).get(f"load_{name.lower()}")
+    return (ours or PythonUnpickler.dispatch[code]) if name in OPCODES.split() else refuse
+
+
+PlainUnpickler.dispatch = {ord(entry.code): _handler(entry.name, ord(entry.code)) for entry in pickletools.opcodes}

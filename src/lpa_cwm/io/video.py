@@ -27,7 +27,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.io.files import atomic_write, data_files
 from lpa_cwm.types import Clip
 
 PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -254,7 +254,7 @@ def _even(frame: UInt8[Tensor, "3 h w"]) -> VideoFrame:
 
 def _pictures(folder: Path) -> list[Path]:
     """The pictures of a folder, `frame2` before `frame10`, all of one size."""
-    pictures = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith(".")]
+    pictures = [path for path in data_files(folder) if path.suffix.lower() in PICTURES]
     if not pictures:
         raise InputError(f"{folder} holds no pictures; expected files such as 0001.jpg or 0001.png.")
     pictures.sort(key=lambda path: [part.zfill(20) if part.isdigit() else part for part in NAME.findall(path.name)])

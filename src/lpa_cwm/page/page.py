@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.overlay import enlargement
 from lpa_cwm.page import models
-from lpa_cwm.page.desk import Choice, Desk, check_world
+from lpa_cwm.page.desk import Choice, Desk, check_world, checked_tab
+from lpa_cwm.page.guard import Guard, Hosts
 from lpa_cwm.page.pictures import numbered, web_color
 from lpa_cwm.page.run import Files, Stopped
 from lpa_cwm.page.session import Session, cleared, clicked, undone
+from lpa_cwm.page.upload import inside
 from lpa_cwm.page.why import Question, asked, looks_again, panel
 
 STYLE = Path(__file__).with_name("page.css")
@@ -181,7 +184,9 @@ class Page:
 
     def take_upload(self, path: str, request: gr.Request) -> tuple[Any, ...]:
         with sentences():
-            return self.opened(self.desk.take_upload(Path(path), tab_of(request)))
+            # Moved from where Gradio puts uploads, which is below the page's folder; nothing else is ever moved.
+            upload = inside(self.desk.folder, Path(path))
+            return self.opened(self.desk.take_upload(upload, tab_of(request)))
 
     def change_world(self, session: Session | None, world: str) -> tuple[Any, ...]:
         """The bundled clip follows the world model; a video of the user stays."""
@@ -284,10 +289,12 @@ class Page:
             yield panel(question, asked(question), settled=True)
 
     def halt(self, request: gr.Request) -> None:
-        self.desk.stop(tab_of(request))
+        with sentences():
+            self.desk.stop(tab_of(request))
 
     def leave(self, request: gr.Request) -> None:
-        self.desk.close(tab_of(request))
+        with sentences():
+            self.desk.close(tab_of(request))
 
 
 def bar(done: int, total: int, seconds: float) -> str:
@@ -318,9 +325,8 @@ def present(session: Session | None) -> Session:
 
 
 def tab_of(request: gr.Request) -> str:
-    """What tells one tab from another."""
-    assert request.session_hash is not None
-    return request.session_hash
+    """Return what tells one tab from another; the browser chooses it."""
+    return checked_tab(request.session_hash)
 
 
 def serve(desk: Desk, host: str, port: int | None, share: bool, show: bool) -> None:
@@ -339,4 +345,5 @@ def serve(desk: Desk, host: str, port: int | None, share: bool, show: bool) -> N
         max_file_size=f"{desk.limits.megabytes}mb",
         ssr_mode=False,
         show_error=False,
+        app_kwargs={"middleware": [Middleware(Guard, hosts=Hosts(host, share), limits=desk.limits)]},
     )

@@ -28,6 +28,9 @@ class Limits:
     """Of one frame."""
     decoded: int = 600 * 1920 * 1080
     """Pixels of all frames together."""
+    uploads: int = 40
+    """Of all tabs in ten minutes, the time for which Gradio keeps a file."""
+    uploads_of_tab: int = 20
 
 
 class Guarded:
@@ -63,9 +66,16 @@ def shortened(clip: Clip, count: int) -> Clip:
     return Clip(clip.frames.until(count), clip.name, clip.fps)
 
 
+def inside(folder: Path, path: Path) -> Path:
+    """Return a path that lies below a folder, links followed; refuse every other and the folder itself."""
+    if folder.resolve() not in path.resolve().parents:
+        raise InputError(f"{path.name!r} does not lie in the page's own folder; reload the page in the browser.")
+    return path
+
+
 def admitted(upload: Path, folder: Path, limits: Limits) -> Clip:
     """Move an uploaded file into the tab's folder and open it; what cannot be used is removed."""
-    place = folder / upload.name
+    place = inside(folder, folder / upload.name)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         shutil.move(upload, place)

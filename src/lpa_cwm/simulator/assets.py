@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import data_files
 from lpa_cwm.rng import seed_of
 from lpa_cwm.simulator import patterns, shapes
 from lpa_cwm.simulator.mesh import Mesh
@@ -122,7 +123,7 @@ class Assets:
 
 def held(folder: Path, pattern: str, split: Split) -> tuple[Path, ...]:
     """The files of a folder on one side of the split; the other has a seventh of them, two at least."""
-    every = sorted(folder.glob(pattern), key=lambda path: seed_of("split", path.stem))
+    every = sorted(data_files(folder, pattern), key=lambda path: seed_of("split", path.stem))
     count = max(2, len(every) // 7)
     files = tuple(sorted(every[:count] if split == "val" else every[count:]))
     if not files:

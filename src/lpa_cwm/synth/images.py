@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.files import data_files
 from lpa_cwm.synth import textures as procedural
 from lpa_cwm.synth.pairs import Split, draws, split_of
 
@@ -45,7 +46,7 @@ class Photographs:
         """The photographs of a folder on one side of the split; procedural pictures alone without a folder."""
         if folder is None:
             return cls((), split, 1.0)
-        every = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
+        every = [path for path in data_files(folder) if path.suffix.lower() in SUFFIXES]
         files = tuple(path for path in every if split_of(path.name) == split)
         if not files:
             raise InputError(

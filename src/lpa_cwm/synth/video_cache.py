@@ -17,7 +17,7 @@ from PIL import Image
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import video
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.io.files import atomic_write, data_files
 from lpa_cwm.progress import progress
 from lpa_cwm.rng import seed_of
 from lpa_cwm.types import Clip
@@ -103,7 +103,7 @@ def decode(path: Path, store: Path) -> None:
 
 def gather(folder: Path, cache: Path, quiet: bool = False) -> list[Shot]:
     """The shots of every video in a folder, decoding into the cache what is not there yet."""
-    paths = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
+    paths = [path for path in data_files(folder) if path.suffix.lower() in SUFFIXES]
     if not paths:
         raise InputError(f"{folder} holds no videos; give a folder with files such as {', '.join(sorted(SUFFIXES))}.")
     shots = []

@@ -16,7 +16,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.adjudicators.features import STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.io.files import atomic_write, data_files
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.sharding import Executor, Shard, in_this_process
@@ -197,7 +197,7 @@ def read(*folders: Path) -> tuple[CandidateSets, list[str]]:
     """All groups of one cache or several, and for each the video it comes from."""
     parts: list[CandidateSets] = []
     videos: list[str] = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.safetensors"))):
+    for path in (path for folder in folders for path in data_files(folder, "*.safetensors")):
         with opened(path) as file:
             about = json.loads(file.metadata()["about"])
             if about["groups"]:
