@@ -59,14 +59,14 @@ def test_a_damaged_file_is_noticed(examined, tmp_path, monkeypatch):
         last = file.read(1)[0]
         file.seek(-1, 2)
         file.write(bytes([last ^ 1]))
-    monkeypatch.setattr("lpa_cwm.io.files.packaged_weights", lambda name: folder / name)
+    monkeypatch.setattr("lpa_cwm.files.packaged_weights", lambda name: folder / name)
     found, code = examined()
     assert found["shipped weights", "world-compact.safetensors"]["state"] == "wrong"
     assert code == 1
 
 
 def doctor_weights():
-    from lpa_cwm.io.files import bundled_weights
+    from lpa_cwm.files import bundled_weights
 
     return bundled_weights("")
 

@@ -23,7 +23,7 @@ from lpa_cwm.data import footage, video
 from lpa_cwm.datasets.movif import MoviClips, split_of
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation import predictions
-from lpa_cwm.io.files import atomic_write, data_files, remove_leftovers
+from lpa_cwm.files import atomic_write, data_files, remove_leftovers
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.synth.images import Photographs
 from lpa_cwm.training import evidence_cache
@@ -164,7 +164,7 @@ COMMAND = """
 import sys, time
 from pathlib import Path
 from lpa_cwm import cli
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 
 
 class Slow:

@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 from lpa_cwm.adjudicators.score_models import compact
 from lpa_cwm.adjudicators.score_models.compact import SIGMA, CompactScore, NoisePredictor
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import pixel_centers
-from lpa_cwm.io.files import bundled_weights
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import bundled_weights, cache_dir
+from lpa_cwm.files import bundled_weights, cache_dir
 
 if TYPE_CHECKING:
     from lpa_cwm.adjudicators.lpa import LPA

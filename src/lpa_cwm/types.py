@@ -3,21 +3,17 @@
 Axes: n queries or tracks, m candidates (masks), t frames, h w pixels, p patches. A point is `xy` as in `geometry`.
 """
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, pixel_centers, rescale
-from lpa_cwm.io.files import atomic_write
-from lpa_cwm.io.overlay import draw_tracks
 
 
 @runtime_checkable
@@ -92,28 +88,9 @@ class Tracks:
 
     def save(self, path: Path | str) -> None:
         """Write `.npz` (arrays by name) or `.csv` (a row per point and frame)."""
-        path = Path(path)
-        writers = {".npz": self.to_npz, ".csv": self.to_csv}
-        if path.suffix not in writers:
-            raise InputError(f"Cannot save tracks as {path.name!r}; the name must end in .csv or .npz.")
-        writers[path.suffix](path)
+        from lpa_cwm.io.tracks import save
 
-    def to_npz(self, path: Path | str) -> None:
-        """All fields that are known, as arrays."""
-        with atomic_write(path) as aside, aside.open("wb") as file:
-            arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in self.known().items()}
-            np.savez_compressed(file, **arrays)
-
-    def to_csv(self, path: Path | str) -> None:
-        """A row per point and frame from its query on."""
-        extras = {name: values for name, values in self.known().items() if name not in ("xy", "visible")}
-        with atomic_write(path) as aside, aside.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["track", "frame", "x", "y", "visible", *extras])
-            for track, frame in (~self.xy[..., 0].isnan()).nonzero().tolist():
-                x, y = self.xy[track, frame].tolist()
-                more = [f"{values[track, frame].item():.4g}" for values in extras.values()]
-                table.writerow([track, frame, f"{x:.3f}", f"{y:.3f}", int(self.visible[track, frame]), *more])
+        save(self, Path(path))
 
     def known(self) -> dict[str, Tensor]:
         """The fields that are not None."""
@@ -122,8 +99,9 @@ class Tracks:
 
     def overlay(self, clip: Clip, tail: int = 12) -> Iterator[UInt8[Tensor, "3 h w"]]:
         """The clip's frames with the tracks drawn on them."""
-        for frame in range(len(clip)):
-            yield draw_tracks(clip[frame], self.xy[:, : frame + 1], self.visible[:, : frame + 1], tail=tail)
+        from lpa_cwm.io.tracks import overlay
+
+        return overlay(self, clip, tail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from lpa_cwm.baselines.pairwise import by_source
 from lpa_cwm.baselines.start import begun
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
+from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import Crop, center_of, index_of
-from lpa_cwm.io.files import cache_dir
 from lpa_cwm.masks import HIDDEN_SHARE, hide, neighborhood
 from lpa_cwm.probe import magnitude
 from lpa_cwm.protocols import WorldModel

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import cache_dir
+from lpa_cwm.files import cache_dir
 
 
 def settings_file() -> Path:

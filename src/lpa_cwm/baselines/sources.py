@@ -13,7 +13,7 @@ from lpa_cwm.baselines.settings import settings, settings_file, variable
 from lpa_cwm.datasets.download import sha256_of
 from lpa_cwm.datasets.fetch import OPT_CWM, RAFT
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import cache_dir, data_files
+from lpa_cwm.files import cache_dir, data_files
 from lpa_cwm.protocols import Tracker
 
 ITERATIONS = 12

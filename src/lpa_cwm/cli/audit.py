@@ -29,7 +29,7 @@ class Audit:
 
         from lpa_cwm.errors import InputError
         from lpa_cwm.evaluation.audit import audit, counts_of_right
-        from lpa_cwm.io.files import figure_path
+        from lpa_cwm.files import figure_path
         from lpa_cwm.metrics.measures import plain
         from lpa_cwm.registry import bundled_lpa, load_lpa
         from lpa_cwm.report.audit import choice, draw, table

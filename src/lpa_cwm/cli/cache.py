@@ -51,7 +51,7 @@ class Cache:
     def run(self) -> None:
         """Fill the cache."""
         from lpa_cwm.evaluation.ray_cluster import executor
-        from lpa_cwm.io.files import pin_settings
+        from lpa_cwm.files import pin_settings
         from lpa_cwm.progress import progress
         from lpa_cwm.sharding import Shard
         from lpa_cwm.training.feature_cache import Job, cache
@@ -93,7 +93,7 @@ class Cache:
         """Tracks of annotated videos, or flow of records."""
         from lpa_cwm.datasets.movif import MoviClips
         from lpa_cwm.datasets.tapvid import load_dataset
-        from lpa_cwm.io.files import data_files
+        from lpa_cwm.files import data_files
         from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
 
         if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):

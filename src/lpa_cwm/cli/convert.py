@@ -18,7 +18,7 @@ class Convert:
 
     def run(self) -> None:
         """Convert, and say what was left out."""
-        from lpa_cwm.io.files import cache_dir
+        from lpa_cwm.files import cache_dir
         from lpa_cwm.worlds.opt_cwm.checkpoint import CONVERTED, PUBLISHED, PUBLISHED_GENERATOR, load_published, save
 
         folder = self.folder or cache_dir() / "opt-cwm"

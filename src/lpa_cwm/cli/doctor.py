@@ -167,7 +167,7 @@ def installed(requirement: "Requirement") -> str | None:
 def shipped_weights() -> Iterator[Finding]:
     """Files of the package, against the hash on their model card."""
     from lpa_cwm import registry
-    from lpa_cwm.io.files import bundled_weights, data_files
+    from lpa_cwm.files import bundled_weights, data_files
 
     folder = bundled_weights("")
     names = {path.stem for path in data_files(folder) if path.suffix in (".md", ".safetensors")}
@@ -214,7 +214,7 @@ def methods() -> Iterator[Finding]:
 def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
     """Published data sets below some folders, and the clip that ships."""
     from lpa_cwm.bundled import DEMO_CLIP
-    from lpa_cwm.io.files import data_files
+    from lpa_cwm.files import data_files
 
     yield Finding("data", "bundled clip", "ok" if DEMO_CLIP.is_file() else "wrong", str(DEMO_CLIP), needed=True)
     for name, (pattern, remedy) in BENCHMARKS.items():

@@ -46,7 +46,7 @@ class Explain:
         from lpa_cwm.bundled import bundled_clip
         from lpa_cwm.cli.track import parse_points
         from lpa_cwm.explain import explain
-        from lpa_cwm.io.files import figure_path
+        from lpa_cwm.files import figure_path
         from lpa_cwm.io.video import read
         from lpa_cwm.report.explain import draw
 

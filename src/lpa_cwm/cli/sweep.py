@@ -41,7 +41,7 @@ class Sweep:
         from lpa_cwm import registry
         from lpa_cwm.datasets.tapvid import load_dataset
         from lpa_cwm.evaluation.sweep import sweep
-        from lpa_cwm.io.files import pin_settings
+        from lpa_cwm.files import pin_settings
         from lpa_cwm.training.pair_sampling import TrackCorrespondences
 
         dataset = load_dataset(self.dataset)

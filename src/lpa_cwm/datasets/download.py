@@ -12,7 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.progress import progress
 
 BLOCK = 1 << 20

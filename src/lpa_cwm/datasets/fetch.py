@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from lpa_cwm.datasets.download import download, holds, take_from_wheel
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import cache_dir
+from lpa_cwm.files import cache_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import data_files
+from lpa_cwm.files import data_files
 from lpa_cwm.io.video import VideoFile
 
 FPS = 25

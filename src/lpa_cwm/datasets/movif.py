@@ -18,7 +18,7 @@ from torch import Tensor
 from lpa_cwm.datasets.tapvid_record import EncodedPictures
 from lpa_cwm.datasets.tfrecord import Feature, Shard
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import data_files
+from lpa_cwm.files import data_files
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.synth.pairs import Example, Split, draws, split_of
 

@@ -18,8 +18,8 @@ from lpa_cwm.datasets.kinetics_csv import clip_recording, clips_with_tracks
 from lpa_cwm.datasets.selection import Selection, spread
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, recording
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import data_files
 from lpa_cwm.io import safe_pickle
-from lpa_cwm.io.files import data_files
 from lpa_cwm.io.video import LazyFrames
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.sampling import resize_frame

@@ -16,7 +16,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write, data_files
+from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.metrics import Prediction
 
 EPOCH = (1980, 1, 1, 0, 0, 0)

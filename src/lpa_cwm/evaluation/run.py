@@ -13,7 +13,7 @@ from lpa_cwm.datasets.selection import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.evaluation.manifest import Manifest, digest
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 
 FORMAT = "lpa-cwm run 1"
 

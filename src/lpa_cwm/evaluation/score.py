@@ -13,7 +13,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.evaluation.manifest import Manifest, manifest_of
 from lpa_cwm.evaluation.run import Run, load_run
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import TRIVIAL, Prediction, Protocol, Scores, Truth, dump_scores, measure, sweep_thresholds
 from lpa_cwm.types import Sample
 

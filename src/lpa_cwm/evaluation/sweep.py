@@ -10,7 +10,7 @@ from statistics import fmean, median
 import torch
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.probe import observe_pair
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence, Correspondences

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 
 from lpa_cwm.errors import need
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.io.overlay import color
 from lpa_cwm.types import Clip, Tracks
 

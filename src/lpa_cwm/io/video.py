@@ -27,7 +27,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write, data_files
+from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.types import Clip
 
 PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lpa_cwm.errors import need
 from lpa_cwm.evaluation.audit import BEST, RIGHT, Belief, gap_closed
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.summary import Estimate
 
 COLOURS = {"uniform": "#8c8c8c", "apa": "#3f7fbf", "lpa": "#d1495b", BEST: "#2a9d6f"}

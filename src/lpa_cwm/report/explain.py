@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import need
 from lpa_cwm.explain import Explanation
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.probe import magnitude
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.report import sweep
 from lpa_cwm.report.contest import load_contests
 from lpa_cwm.report.formats import to_csv, to_latex, to_markdown

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import data_files
+from lpa_cwm.files import data_files
 from lpa_cwm.rng import seed_of
 from lpa_cwm.simulator import patterns, shapes
 from lpa_cwm.simulator.mesh import Mesh

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write, pin_settings
+from lpa_cwm.files import atomic_write, pin_settings
 from lpa_cwm.progress import progress
 from lpa_cwm.sharding import Shard
 from lpa_cwm.simulator.assets import Assets

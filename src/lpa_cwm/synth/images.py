@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import data_files
+from lpa_cwm.files import data_files
 from lpa_cwm.synth import textures as procedural
 from lpa_cwm.synth.pairs import Split, draws, split_of
 

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.io import video
-from lpa_cwm.io.files import atomic_write, data_files
 from lpa_cwm.progress import progress
 from lpa_cwm.rng import seed_of
 from lpa_cwm.types import Clip

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 
 Identity = dict[str, int | float | str]
 """The options that must not change between the parts of one training."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.adjudicators.features import STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write, data_files
+from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.sharding import Executor, Shard, in_this_process

@@ -15,7 +15,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.features import compress
 from lpa_cwm.adjudicators.lpa import LPA, blind, to_judgement
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.progress import progress
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.training import checkpoint

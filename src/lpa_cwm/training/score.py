@@ -18,7 +18,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.apa import prepare
 from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator, seed_of

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lpa_cwm.errors import need
-from lpa_cwm.io.files import atomic_write
+from lpa_cwm.files import atomic_write
 from lpa_cwm.progress import progress
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import unit_range

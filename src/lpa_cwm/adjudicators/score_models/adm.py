@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import cache_dir
 from lpa_cwm.io.checkpoints import check_fit, tensors
-from lpa_cwm.io.files import cache_dir
 
 FILE = "256x256_diffusion_uncond.pt"
 URL = f"https://openaipublic.blob.core.windows.net/diffusion/jul-2021/{FILE}"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import bundled_weights
+from lpa_cwm.files import bundled_weights
 
 FILE = "score-compact.safetensors"
 SIGMA = deviation(TIME)

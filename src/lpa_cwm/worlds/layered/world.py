@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.files import bundled_weights
+from lpa_cwm.files import bundled_weights
 from lpa_cwm.worlds.layered.densify import Motions
 from lpa_cwm.worlds.layered.intervention import GaussianBump, appearance
 from lpa_cwm.worlds.layered.network import Network, SourceEncoding, pixels_of

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write
 from lpa_cwm.io.checkpoints import check_fit, tensors
-from lpa_cwm.io.files import atomic_write
 from lpa_cwm.worlds.opt_cwm.generator import Generator
 from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm

@@ -127,4 +127,4 @@ def cache_dir() -> Path:
 
 def bundled_weights(name: str) -> Path:
     """A weight file that ships inside the package."""
-    return Path(__file__).parents[1] / "weights" / name
+    return Path(__file__).parent / "weights" / name
