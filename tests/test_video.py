@@ -244,3 +244,29 @@ def test_nothing_is_left_behind_by_a_failed_write(tmp_path, name, frames, senten
     with pytest.raises(InputError, match=sentence):
         video.write(tmp_path / name, frames, fps=24.0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("accepts", [True, False], ids=["PyAV 14", "PyAV 19"])
+def test_any_pyav_reads_and_writes(tmp_path, monkeypatch, accepts):
+    opened, names = av.open, []
+
+    def new(file, mode="r"):
+        names.append(file)
+        return opened(file, mode)
+
+    def old(file, mode="r", metadata_errors="strict"):
+        assert mode == "w" or metadata_errors == "replace"
+        return new(file, mode)
+
+    monkeypatch.setattr(av, "open", old if accepts else new)
+    video.write(tmp_path / "clip.mp4", smooth_clip(3), fps=24.0)
+    assert len(video.read(tmp_path / "clip.mp4")) == 3
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("name", ["http:x.mp4", "concat:a|b.mp4", "file:x.mp4", "-.mp4", "%d.mp4"])
+def test_names_that_look_like_addresses_are_files(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    video.write(name, smooth_clip(3), fps=24.0)
+    assert (tmp_path / name).is_file()
+    assert len(video.read(name)) == 3

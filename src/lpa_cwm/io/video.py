@@ -96,7 +96,7 @@ class LazyFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FrameTable:
     """The frames of a file in the order they are shown, and where decoding can begin."""
 
     count: int
@@ -116,7 +116,7 @@ class VideoFile:
         self._container, self._stream = _open(path)
         self.fps = float(self._stream.average_rate or self._stream.guessed_rate or 24)
         try:
-            self._table = _table(self._container, self._stream)
+            self._table = _frame_table(self._container, self._stream, path)
         except av.FFmpegError as error:
             raise self._damaged("it cannot be read to its end") from error
         if not self._table.count:
@@ -190,9 +190,19 @@ class VideoFile:
         return InputError(f"{self._path} is damaged: {what}; expected a complete video; copy or encode it again.")
 
 
+def open_input(path: Path) -> InputContainer:
+    """Open a file for reading with any PyAV from version 14 on; `metadata_errors` is gone in version 19."""
+    # An absolute path: FFmpeg takes a relative name such as `concat:x.mp4` for a protocol and its address.
+    name = str(path.absolute())
+    try:
+        return av.open(name, metadata_errors="replace")
+    except TypeError:
+        return av.open(name)
+
+
 def _open(path: Path) -> tuple[InputContainer, VideoStream]:
     try:
-        container = av.open(str(path), metadata_errors="replace")
+        container = open_input(path)
     except av.FFmpegError as error:
         raise InputError(
             f"{path} is not a video that FFmpeg can open ({error.strerror}); give a complete one."
@@ -203,7 +213,7 @@ def _open(path: Path) -> tuple[InputContainer, VideoStream]:
     return container, stream
 
 
-def _table(container: InputContainer, stream: VideoStream) -> Table:
+def _frame_table(container: InputContainer, stream: VideoStream, path: Path) -> FrameTable:
     """List the frames by demuxing; where the packets do not tell, count them by decoding."""
     packets = 0
     shown: set[int] = set()
@@ -217,13 +227,13 @@ def _table(container: InputContainer, stream: VideoStream) -> Table:
             if packet.is_keyframe:
                 keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
     if stream.codec.name in UNSEEN_PACKETS or len(shown) < packets:
-        container, stream = _open(Path(container.name))
-        return Table(sum(1 for _ in container.decode(stream)), [], [0], [0])
+        container, stream = _open(path)
+        return FrameTable(sum(1 for _ in container.decode(stream)), [], [0], [0])
     keys.sort()
     # What precedes the first key frame, as in a recording cut at random, cannot be decoded.
     times = sorted(time for time in shown if keys and time >= keys[0][0])
     numbers = {time: number for number, time in enumerate(times)}
-    return Table(len(times), times, [numbers[time] for time, _ in keys], [seek for _, seek in keys])
+    return FrameTable(len(times), times, [numbers[time] for time, _ in keys], [seek for _, seek in keys])
 
 
 def _upright(pixels: UInt8[ndarray, "h w 3"], frame: VideoFrame) -> UInt8[ndarray, "h2 w2 3"]:
@@ -240,7 +250,7 @@ def _upright(pixels: UInt8[ndarray, "h w 3"], frame: VideoFrame) -> UInt8[ndarra
 
 def _create(path: Path) -> OutputContainer:
     try:
-        return av.open(str(path), "w")
+        return av.open(str(path.absolute()), "w")
     except ValueError as error:
         raise InputError(f"FFmpeg knows no container for {path.suffix!r}; expected a name ending in .mp4.") from error
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW
-from lpa_cwm.io.video import read
+from lpa_cwm.io.video import open_input, read
 from lpa_cwm.types import Clip, Frames
 
 
@@ -126,7 +126,7 @@ def check_size(name: str, hw: HW, frames: int, limits: Limits) -> None:
 def announced(path: Path) -> tuple[HW, int]:
     """Size and number of frames by the headers; zeros where they do not tell."""
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with open_input(path) as container:
             stream = container.streams.best("video")
             if not isinstance(stream, VideoStream):
                 return (0, 0), 0
