@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lpa_cwm.cli.cache import Cache
 from lpa_cwm.datasets.movif import MoviClips, MoviPairs, check_signs, disagreement, read_clip, rounded_goals
 from lpa_cwm.datasets.tfrecord import Shard
 from lpa_cwm.errors import InputError
@@ -127,3 +128,10 @@ def test_pairs_have_the_flow_of_their_window(clips, size):
         seen.add(dx > 0)
         assert torch.equal(source.pair(index, size).source, pair.source)
     assert seen == {True, False}
+
+
+def test_the_cache_leaves_official_validation_shards_out(tmp_path):
+    train = [str(number) for number in range(40) if split_of(str(number)) == "train"]
+    for shard, name in (("train", train[0]), ("validation", train[1])):
+        write(tmp_path / f"movi_f-{shard}.tfrecord-00000-of-00001", drift((2.0, 1.0), 64, name=name))
+    assert list(Cache(tmp_path, out=tmp_path / "out").source().videos) == [train[0]]

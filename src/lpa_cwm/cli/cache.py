@@ -97,7 +97,7 @@ class Cache:
         from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
 
         if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):
-            clips = MoviClips.of(self.dataset, "train", "*.tfrecord-*")
+            clips = MoviClips.of(self.dataset, "train")
             return RecordCorrespondences(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)
         return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)
