@@ -27,7 +27,7 @@ def example(seed, zeros=0.0):
 @pytest.mark.parametrize(("seed", "zeros"), [(0, 0.0), (1, 0.1), (2, 0.7), (3, 1.0)])
 def test_each_statistic_equals_a_plain_loop(seed, zeros):
     pair, candidates = example(seed, zeros)
-    got = features.gather(pair, candidates).statistics
+    got = features.extract(pair, candidates).statistics
     strength = candidates.response.abs().sum(2)
     for n in range(3):
         for m in range(4):
@@ -55,7 +55,7 @@ def bilinear(image, x, y):
 
 def test_local_crops_span_64_pixels_with_samples_on_both_edges():
     pair, candidates = example(5)
-    local = features.gather(pair, candidates).local
+    local = features.extract(pair, candidates).local
     n, m = 2, 3
     offsets = [-32 + 64 * i / 31 for i in range(32)]
     strength = candidates.response[n, m].abs().sum(0)
@@ -76,4 +76,4 @@ def test_the_middle_of_a_map_is_its_median_however_much_of_it_is_zero():
     field = torch.rand(6, 1000, generator=draw)
     for row, empty in enumerate((0, 100, 499, 500, 501, 1000)):
         field[row, torch.randperm(1000, generator=draw)[:empty]] = 0
-    assert torch.equal(features.middle(field), field.median(1).values)
+    assert torch.equal(features.lower_median(field), field.median(1).values)

@@ -1,4 +1,4 @@
-"""The ADM score field against the published layout and against outputs of the original network."""
+"""The ADM score model against the published layout and against outputs of the original network."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.adjudicators.score_models import adm
-from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
+from lpa_cwm.adjudicators.score_models import TIME, adm, noise_std
+from lpa_cwm.datasets.fetch import Download
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import ScoreModel
+from lpa_cwm.registry import load_score_model
 
 SHARED = Path(__file__).parents[2] / "shared"
 GOLDEN = SHARED / "golden"
@@ -30,21 +31,21 @@ def golden():
 
 @pytest.fixture
 def tiny():
-    network = adm.UNet(channels=32, head=16)
-    network.load_state_dict(adm.published(stored(GOLDEN / "adm_tiny_fp16.pt"), network))
+    network = adm.AdmUNet(channels=32, head=16)
+    network.load_state_dict(adm.load_published_state(stored(GOLDEN / "adm_tiny_fp16.pt"), network))
     return network
 
 
 def test_layout_is_the_published_one():
     published = json.loads(stored(SHARED / "facts" / "keys" / "adm256_uncond.json").read_text())
     with torch.device("meta"):
-        network = adm.UNet()
+        network = adm.AdmUNet()
     assert {name: list(tensor.shape) for name, tensor in network.state_dict().items()} == published
 
 
 def test_parameter_count_is_the_published_one():
     with torch.device("meta"):
-        network = adm.UNet()
+        network = adm.AdmUNet()
     assert sum(parameter.numel() for parameter in network.parameters()) == 552_814_086
 
 
@@ -66,7 +67,7 @@ def test_batch_equals_single_frames(tiny, golden):
 
 
 def test_half_precision_spares_normalization_time_and_output(tiny, golden):
-    halved = adm.halve(tiny)
+    halved = adm.to_half(tiny)
     kinds = {name: parameter.dtype for name, parameter in halved.named_parameters()}
     inner = [name for name in kinds if name.endswith((".in_layers.2.weight", ".qkv.weight", ".skip_connection.bias"))]
     assert {kinds[name] for name in inner} == {torch.float16}
@@ -77,26 +78,35 @@ def test_half_precision_spares_normalization_time_and_output(tiny, golden):
     torch.testing.assert_close(output, golden["out_t5_994"], rtol=0, atol=0.02)
 
 
-def test_is_a_score_field(tiny):
+def test_is_a_score_model(tiny):
     assert isinstance(adm.AdmScore(tiny), ScoreModel)
 
 
 def test_deviation_is_that_of_the_variance_preserving_diffusion():
-    assert deviation(TIME) == pytest.approx(0.0309474, abs=1e-7)
+    assert noise_std(TIME) == pytest.approx(0.0309474, abs=1e-7)
     steps = torch.linspace(0, TIME, 100_001, dtype=torch.float64)
     kept = torch.exp(-torch.trapezoid(0.1 + 19.9 * steps, steps))
-    assert deviation(TIME) == pytest.approx(float((1 - kept).sqrt()), rel=1e-9)
+    assert noise_std(TIME) == pytest.approx(float((1 - kept).sqrt()), rel=1e-9)
 
 
 def test_absent_weights_are_explained(monkeypatch, tmp_path):
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"256x256_diffusion_uncond\.pt.*2,211,383,297 bytes, sha256 a37c32ff"):
-        adm.load()
+    with pytest.raises(InputError, match=r"256x256_diffusion_uncond\.pt has not been fetched.*`lpa-cwm fetch adm`"):
+        load_score_model("adm")
+
+
+def test_a_gpu_gets_half_precision(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr(adm, "load_adm", lambda path, half: given.append((path, half)))
+    monkeypatch.setattr(Download, "path", lambda self, name: tmp_path / name)
+    for device in ("cpu", "cuda:1"):
+        load_score_model("adm", device)
+    assert given == [(tmp_path / "256x256_diffusion_uncond.pt", half) for half in (False, True)]
 
 
 def test_weights_of_another_shape_are_refused():
     with pytest.raises(InputError, match="565 tensors differ"):
-        adm.load(stored(GOLDEN / "adm_tiny_fp16.pt"))
+        adm.load_adm(stored(GOLDEN / "adm_tiny_fp16.pt"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not weights", b"hello\n", b"<html>"])
@@ -104,13 +114,13 @@ def test_unreadable_weights_are_refused(tmp_path, content):
     path = tmp_path / "weights.pt"
     path.write_bytes(content)
     with pytest.raises(InputError, match="does not hold named tensors"):
-        adm.load(path)
+        adm.load_adm(path)
 
 
 def test_missing_names_are_refused(tmp_path):
-    network = adm.UNet(channels=32, head=16)
+    network = adm.AdmUNet(channels=32, head=16)
     state = network.state_dict()
     del state["out.2.bias"]
     torch.save(state, tmp_path / "weights.pt")
     with pytest.raises(InputError, match=r"1 tensors differ, first out\.2\.bias"):
-        adm.published(tmp_path / "weights.pt", network)
+        adm.load_published_state(tmp_path / "weights.pt", network)

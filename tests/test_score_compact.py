@@ -1,11 +1,10 @@
-"""The compact score field: Tweedie's formula, the shipped weights, and files that are not weights."""
+"""The compact score model: Tweedie's formula, the shipped weights, and files that are not weights."""
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from lpa_cwm.adjudicators.score_models import compact
-from lpa_cwm.adjudicators.score_models.compact import SIGMA, CompactScore, NoisePredictor
+from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, CompactScore, NoisePredictor, load_compact_score
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import pixel_centers
@@ -31,7 +30,7 @@ def rings(side=96):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return compact.load()
+    return load_compact_score()
 
 
 def test_tweedie_gives_the_exact_score_of_a_gaussian():
@@ -42,7 +41,7 @@ def test_tweedie_gives_the_exact_score_of_a_gaussian():
 
 def test_network_is_small():
     assert sum(parameter.numel() for parameter in NoisePredictor().parameters()) <= 1_000_000
-    assert bundled_weights(compact.FILE).stat().st_size <= 4_000_000
+    assert bundled_weights(FILE).stat().st_size <= 4_000_000
 
 
 def test_shipped_score_denoises(shipped):
@@ -65,7 +64,7 @@ def test_batch_equals_single_frames(shipped):
     torch.testing.assert_close(shipped(frames), torch.cat([shipped(frame[None]) for frame in frames]))
 
 
-def test_is_a_score_field(shipped):
+def test_is_a_score_model(shipped):
     assert isinstance(shipped, ScoreModel)
 
 
@@ -91,5 +90,5 @@ def write_less(path):
 def test_wrong_weights_are_refused(tmp_path, write):
     path = tmp_path / "weights.safetensors"
     write(path)
-    with pytest.raises(InputError, match="does not hold the weights of the compact score field"):
-        compact.load(path)
+    with pytest.raises(InputError, match="does not hold the weights of the compact score model"):
+        load_compact_score(path)

@@ -1,4 +1,4 @@
-"""Training of the compact score field: exact resumption, held-out photographs, and what it says to bad input."""
+"""Training of the compact score model: exact resumption, held-out photographs, and what it says to bad input."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from lpa_cwm.adjudicators.score_models import compact
+from lpa_cwm.adjudicators.score_models.compact import FILE, load_compact_score
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.rng import generator
@@ -50,7 +50,7 @@ def test_interrupted_training_ends_the_same(photos, tmp_path, monkeypatch, updat
         interrupted_after(patch, updates)
         with pytest.raises(KeyboardInterrupt):
             score.fit(photos, tmp_path / "broken", SHORT)
-    assert not (tmp_path / "broken" / compact.FILE).exists()
+    assert not (tmp_path / "broken" / FILE).exists()
     resumed = score.fit(photos, tmp_path / "broken", SHORT)
     expected = load_file(straight)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(resumed).items())
@@ -72,7 +72,7 @@ def test_another_schedule_does_not_go_on(photos, tmp_path):
 
 def test_training_learns(photos, tmp_path):
     weights = score.fit(photos, tmp_path, Schedule(steps=100, batch=4, crop=24, rate=4e-3, every=100))
-    gain = score.evaluate(photos, compact.load(weights))
+    gain = score.evaluate(photos, load_compact_score(weights))
     assert np.mean(gain.denoised) > np.mean(gain.noisy) + 0.2
 
 
@@ -81,7 +81,7 @@ def test_shipped_weights_denoise_held_out_photographs_as_their_card_says():
     folder = Path(__file__).parents[2] / "shared" / "data" / "textures"
     if not folder.exists():
         pytest.skip("the photographs are not beside the repository")
-    assert "gain 6.35 dB" in str(score.evaluate(folder, compact.load()))
+    assert "gain 6.35 dB" in str(score.evaluate(folder, load_compact_score()))
 
 
 def test_held_out_photographs_are_not_trained_on(photos, tmp_path, monkeypatch):

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import HfApi
-from safetensors.torch import save_file
 
-from lpa_cwm.adjudicators.lpa import LPA
-from lpa_cwm.registry import load_lpa
+from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa
 from lpa_cwm.worlds.layered.network import Network, Shape
 
 NETWORKS = {
@@ -56,8 +54,8 @@ def test_what_is_pushed_is_what_would_be_loaded(kind_and_network, tmp_path, monk
     assert_same(network, kind.from_pretrained(tmp_path))
 
 
-@pytest.mark.parametrize("ablation", [{}, {"interaction": False}, {"visual": False}])
+@pytest.mark.parametrize("ablation", [{}, {"interaction": False}, {"visual": False}, {"visibility_head": True}])
 def test_files_of_ablated_networks_are_loaded_as_such(ablation, tmp_path):
     network = LPA(**ablation)
-    save_file(network.state_dict(), tmp_path / "lpa.safetensors")
+    save_lpa(tmp_path / "lpa.safetensors", network.architecture, network.state_dict(), {})
     assert_same(network, load_lpa(tmp_path / "lpa.safetensors"))

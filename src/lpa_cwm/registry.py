@@ -11,7 +11,6 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights, cache_dir
 
 if TYPE_CHECKING:
-    from lpa_cwm.adjudicators.lpa import LPA
     from lpa_cwm.protocols import Adjudicator, ScoreModel, Tracker, WorldModel
     from lpa_cwm.tracker import CwmTracker
 
@@ -96,6 +95,8 @@ def load_adjudicator(
 
         return APA(load_score_model(score_model, device))
     if name == "lpa":
+        from lpa_cwm.adjudicators.lpa import load_lpa
+
         return load_lpa(Path(weights) if weights else bundled_lpa()).to(device)
     raise InputError(f"{name!r} is not a known adjudicator; choose one of {', '.join(ADJUDICATORS)}.")
 
@@ -108,31 +109,6 @@ def load_score_model(name: str, device: str = "cpu") -> "ScoreModel":
 def bundled_lpa() -> Path:
     """The bundled weights of LPA."""
     return bundled_weights(LPA_FILE)
-
-
-def load_lpa(path: Path) -> "LPA":
-    """LPA from a safetensors file that the training wrote."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from lpa_cwm.adjudicators.lpa import LPA
-
-    if not path.is_file():
-        raise InputError(
-            f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another adjudicator."
-        )
-    try:
-        weights = load_file(path)
-        # Ablated networks lack branches, and their files the weights of these.
-        branches = "interact.", "local.", "sight."
-        network = LPA(*(any(name.startswith(branch) for name in weights) for branch in branches))
-        network.load_state_dict(weights)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise InputError(
-            f"{path} does not hold the weights of LPA ({reason}); give what the training wrote."
-        ) from error
-    return network.eval()
 
 
 def fingerprint(world: str = "", score_model: str = "", adjudicator: str = "") -> str:
@@ -191,15 +167,16 @@ def _opt_cwm_missing() -> str | None:
 
 
 def _compact_score(device: str) -> "ScoreModel":
-    from lpa_cwm.adjudicators.score_models import compact
+    from lpa_cwm.adjudicators.score_models.compact import load_compact_score
 
-    return compact.load().eval()
+    return load_compact_score()
 
 
 def _adm(device: str) -> "ScoreModel":
-    from lpa_cwm.adjudicators.score_models import adm
+    from lpa_cwm.adjudicators.score_models.adm import load_adm
+    from lpa_cwm.datasets.fetch import ADM
 
-    return adm.load(half=not device.startswith("cpu")).eval()
+    return load_adm(ADM.path(next(iter(ADM.paths()))), half=not device.startswith("cpu"))
 
 
 _LAYERED = {"weights": ("world-compact.safetensors",), "version": "heavy-tailed motion"}

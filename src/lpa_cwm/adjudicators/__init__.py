@@ -1,1 +1,1 @@
-"""Who believes which candidate."""
+"""Adjudicators: Uniform, APA and LPA weigh the candidates of a query."""

@@ -1,4 +1,4 @@
-"""What the learned adjudicator looks at: crops, response maps, the frame pair and sixteen statistics."""
+"""Input features of LPA: local crops, response maps, the frame pair and the statistics of the paper's Table A.1."""
 
 import math
 from dataclasses import dataclass
@@ -14,9 +14,30 @@ from lpa_cwm.probe import magnitude
 from lpa_cwm.sampling import crop
 from lpa_cwm.types import Candidates, Pair
 
-STATISTICS = 16
-STRENGTH = 2
-"""Which of the statistics is the response at the endpoint."""
+STATISTIC_NAMES = (
+    "displacement_y",
+    "displacement_x",
+    "peak",
+    "mean",
+    "std",
+    "median",
+    "peak_over_mean_7",
+    "peak_over_mean_15",
+    "peak_over_median",
+    "peak_over_second_peak",
+    "mass_7",
+    "mass_15",
+    "mass_31",
+    "entropy",
+    "frame_difference_7",
+    "source_edges_7",
+)
+"""What each statistic of a candidate is (Table A.1); numbers are sides of windows around its endpoint, in pixels."""
+STATISTICS = len(STATISTIC_NAMES)
+STRENGTH = STATISTIC_NAMES.index("peak")
+"""Index of the response magnitude at the endpoint."""
+COMPRESSED = slice(STRENGTH, STATISTIC_NAMES.index("peak_over_second_peak") + 1)
+"""Statistics that `compress` takes the logarithm of."""
 EXTENT, CROP, MAP, CONTEXT = 64.0, 32, 32, 64
 """Pixels covered by a local crop; samples across crops, response maps and the frame pair."""
 EPSILON = 1e-8
@@ -30,11 +51,11 @@ class CandidateFeatures:
     local: Float[Tensor, "n m 10 32 32"]
     response: Float[Tensor, "n m 1 32 32"]
     context: Float[Tensor, "6 64 64"]
-    statistics: Float[Tensor, "n m 16"]
+    statistics: Float[Tensor, "n m s"]
 
 
 def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
-    """All evidence of a pair's candidates."""
+    """Features of all candidates of a pair."""
     strength = magnitude(candidates.response)
     top = strength.amax((-2, -1), keepdim=True)
     normal = strength / (top + EPSILON)
@@ -42,14 +63,14 @@ def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
     frames = torch.cat((pair.source, pair.target))[None]
     context = F.interpolate(frames, (CONTEXT, CONTEXT), mode="bilinear", align_corners=False)[0]
     return CandidateFeatures(
-        local=local_evidence(pair, candidates.peak, normal),
+        local=local_features(pair, candidates.peak, normal),
         response=rearrange(small, "(n m) 1 h w -> n m 1 h w", n=len(normal)),
         context=context,
         statistics=statistics(pair, candidates.peak, strength),
     )
 
 
-def local_evidence(
+def local_features(
     pair: Pair, peak: Float[Tensor, "n m 2"], normal: Float[Tensor, "n m h w"]
 ) -> Float[Tensor, "n m 10 32 32"]:
     """Source around the query, target around the candidate's endpoint, their difference, and the response there."""
@@ -63,8 +84,8 @@ def local_evidence(
     return rearrange(stack, "(n m) c i j -> n m c i j", n=n)
 
 
-def statistics(pair: Pair, peak: Float[Tensor, "n m 2"], strength: Float[Tensor, "n m h w"]) -> Float[Tensor, "n m 16"]:
-    """The sixteen descriptors of the paper's table, before compression and standardization."""
+def statistics(pair: Pair, peak: Float[Tensor, "n m 2"], strength: Float[Tensor, "n m h w"]) -> Float[Tensor, "n m s"]:
+    """`STATISTIC_NAMES` of each candidate, before compression and standardization."""
     height, width = strength.shape[2:]
     field = rearrange(strength, "n m h w -> (n m) h w")
     end = rearrange(index_of(peak, (height, width)), "n m d -> (n m) d")
@@ -98,17 +119,17 @@ def statistics(pair: Pair, peak: Float[Tensor, "n m 2"], strength: Float[Tensor,
     return rearrange(torch.stack(columns, dim=-1), "(n m) d -> n m d", n=len(strength))
 
 
-def compress(statistics: Float[Tensor, "*b 16"]) -> Float[Tensor, "*b 16"]:
-    """Signed logarithm of dimensions 3-10."""
-    middle_part = statistics[..., 2:10]
-    logged = middle_part.sign() * middle_part.abs().log1p()
-    return torch.cat((statistics[..., :2], logged, statistics[..., 10:]), dim=-1)
+def compress(statistics: Float[Tensor, "*b s"]) -> Float[Tensor, "*b s"]:
+    """Signed logarithm of the statistics in `COMPRESSED`, whose values span many decades."""
+    wide = statistics[..., COMPRESSED]
+    logged = wide.sign() * wide.abs().log1p()
+    return torch.cat((statistics[..., : COMPRESSED.start], logged, statistics[..., COMPRESSED.stop :]), dim=-1)
 
 
 def window(
     field: Float[Tensor, "b h w"], end: Int[Tensor, "b 2"], side: int
 ) -> tuple[Float[Tensor, "b s s"], Bool[Tensor, "b s s"]]:
-    """A square of pixels around each endpoint, and which of them exist."""
+    """A square of pixels around each endpoint, and which of its pixels lie inside the image."""
     height, width = field.shape[1:]
     offsets = torch.arange(side, device=end.device) - side // 2
     columns, rows = end[:, :1] + offsets, end[:, 1:] + offsets
@@ -143,9 +164,9 @@ def second_peak(field: Float[Tensor, "b h w"], end: Int[Tensor, "b 2"], side: in
 
 
 def lower_median(flat: Float[Tensor, "b p"]) -> Float[Tensor, "b"]:
-    """Median of magnitudes: of the two values in the middle the lower one, for their mean would double the cost."""
+    """Lower median of magnitudes (the mean of both middle values would double the cost)."""
     found = flat.new_zeros(len(flat))
-    # Where half of a map is exactly zero, as a world model that moves pixels leaves it, there is nothing to sort.
+    # Where half of a map is exactly zero, as world models that warp pixels leave it, there is nothing to sort.
     dense = 2 * (flat == 0).sum(1) < flat.shape[1]
     found[dense] = flat[dense].median(1).values
     return found

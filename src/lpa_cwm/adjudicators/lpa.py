@@ -1,20 +1,29 @@
-"""LPA, the learned physical adjudicator: four encoders, a set transformer, one score per candidate (Eq. 5)."""
+"""LPA, the learned physical adjudicator: four encoders, a set transformer, one logit per candidate (Eq. 5)."""
 
+import json
+from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
 from einops import rearrange, repeat
 from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.features import STATISTICS, CandidateFeatures, compress, extract
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write
 from lpa_cwm.types import Candidates, Judgement, Pair
 
 LOCAL, RESPONSE, CONTEXT, SCALAR, TOKEN = 192, 96, 192, 64, 256
+"""Widths of the four encoders and of a candidate's token."""
 
 
-def encoder(*channels: int) -> nn.Sequential:
+def conv_encoder(*channels: int) -> nn.Sequential:
     """Stride-2 convolutions with GroupNorm and GELU, averaged over space."""
     blocks = [
         layer
@@ -27,36 +36,42 @@ def encoder(*channels: int) -> nn.Sequential:
 class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
     """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations.
 
-    With `sight`, which the paper has not, it also says whether the point can be seen at all: 33,537 parameters more.
+    The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible.
     """
 
     def __init__(
-        self, interaction: bool = True, visual: bool = True, sight: bool = False, dropout: float = 0.1
+        self, interaction: bool = True, visual: bool = True, visibility_head: bool = False, dropout: float = 0.1
     ) -> None:
         super().__init__()
         self.interaction, self.visual = interaction, visual
-        self.response = encoder(1, 16, 32, 64, RESPONSE)
+        self.response_encoder = conv_encoder(1, 16, 32, 64, RESPONSE)
         if visual:
-            self.local = encoder(10, 32, 64, 128, LOCAL)
-            self.context = encoder(6, 32, 64, 128, CONTEXT)
+            self.local_encoder = conv_encoder(10, 32, 64, 128, LOCAL)
+            self.context_encoder = conv_encoder(6, 32, 64, 128, CONTEXT)
         hidden = nn.Linear(STATISTICS, SCALAR), nn.GELU(), nn.Linear(SCALAR, SCALAR)
-        self.scalar = nn.Sequential(*hidden, nn.GELU(), nn.LayerNorm(SCALAR))
+        self.statistics_encoder = nn.Sequential(*hidden, nn.GELU(), nn.LayerNorm(SCALAR))
         width = RESPONSE + SCALAR + (LOCAL + CONTEXT if visual else 0)
         self.token = nn.Sequential(nn.Linear(width, TOKEN), nn.LayerNorm(TOKEN), nn.GELU())
-        self.interact = set_encoder(dropout) if interaction else nn.Identity()
-        self.head = verdict()
-        self.sight = blind() if sight else None
+        self.set_encoder = set_encoder(dropout) if interaction else nn.Identity()
+        self.scoring_head = scoring_head()
+        self.visibility_head = zero_init_head() if visibility_head else None
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.zeros(STATISTICS))
         self.register_buffer("std", torch.ones(STATISTICS))
+
+    @property
+    def architecture(self) -> dict[str, bool]:
+        """Constructor arguments that decide which tensors the network has."""
+        head = self.visibility_head is not None
+        return {"interaction": self.interaction, "visual": self.visual, "visibility_head": head}
 
     def logits(
         self,
         local: Float[Tensor, "n m 10 32 32"],
         response: Float[Tensor, "n m 1 32 32"],
         context: Float[Tensor, "n 6 64 64"],
-        statistics: Float[Tensor, "n m 16"],
+        statistics: Float[Tensor, "n m s"],
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n"]]:
         """Logits of the candidates, and the logarithm of the visibility factor.
 
@@ -64,22 +79,27 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         """
         n, m = statistics.shape[:2]
         scalar = (compress(statistics) - self.mean) / self.std
-        parts = [self.response(rearrange(response, "n m c h w -> (n m) c h w")), self.scalar(scalar.flatten(0, 1))]
+        parts = [
+            self.response_encoder(rearrange(response, "n m c h w -> (n m) c h w")),
+            self.statistics_encoder(scalar.flatten(0, 1)),
+        ]
         if self.visual:
-            shared = repeat(self.context(context), "n d -> (n m) d", m=m)
-            parts = [self.local(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
-        tokens = self.interact(rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n))
-        scores = self.head(tokens)[..., 0]
-        return scores, scores.new_zeros(n) if self.sight is None else self.sight(tokens)[..., 0].mean(1)
+            shared = repeat(self.context_encoder(context), "n d -> (n m) d", m=m)
+            parts = [self.local_encoder(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
+        tokens = self.set_encoder(rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n))
+        logits = self.scoring_head(tokens)[..., 0]
+        if self.visibility_head is None:
+            return logits, logits.new_zeros(n)
+        return logits, self.visibility_head(tokens)[..., 0].mean(1)
 
-    def judge(self, features: CandidateFeatures) -> Judgement:
+    def predict(self, features: CandidateFeatures) -> Judgement:
         """Weights and visibility from the features of one pair's candidates."""
         context = features.context.expand(len(features.statistics), -1, -1, -1)
         return to_judgement(*self.logits(features.local, features.response, context, features.statistics))
 
     def forward(self, pair: Pair, candidates: Candidates) -> Judgement:
         """Judge the candidates of a frame pair."""
-        return self.judge(extract(pair, candidates))
+        return self.predict(extract(pair, candidates))
 
 
 def to_judgement(logits: Float[Tensor, "n m"], log_visibility: Float[Tensor, "n"]) -> Judgement:
@@ -87,22 +107,52 @@ def to_judgement(logits: Float[Tensor, "n m"], log_visibility: Float[Tensor, "n"
     return Judgement(logits.softmax(1), log_visibility.exp())
 
 
-def verdict() -> nn.Sequential:
+def scoring_head() -> nn.Sequential:
     """From a token to one number."""
     return nn.Sequential(nn.LayerNorm(TOKEN), nn.Linear(TOKEN, 128), nn.GELU(), nn.Linear(128, 1))
 
 
-def blind() -> nn.Sequential:
-    """A head that does not yet change any strength."""
-    head = verdict()
+def zero_init_head() -> nn.Sequential:
+    """Zero-initialized head: the visibility factor starts at 1."""
+    head = scoring_head()
     for parameter in head[-1].parameters():
         nn.init.zeros_(parameter)
     return head
 
 
 def set_encoder(dropout: float) -> nn.TransformerEncoder:
-    """Four pre-normalized layers without any position, so that permuting candidates permutes their outputs."""
+    """Set transformer (Lee et al., 2019): four pre-norm layers without positions, equivariant to permutations."""
     layer = nn.TransformerEncoderLayer(
         TOKEN, nhead=8, dim_feedforward=512, dropout=dropout, activation="gelu", batch_first=True, norm_first=True
     )
     return nn.TransformerEncoder(layer, num_layers=4, enable_nested_tensor=False)
+
+
+def save_lpa(
+    path: Path, architecture: Mapping[str, bool], state: Mapping[str, Tensor], provenance: Mapping[str, Any]
+) -> None:
+    """Write weights with the constructor arguments of their network and where they come from."""
+    # One entry: safetensors writes several in an order of its own, and equal weights shall be equal files.
+    about = json.dumps({"architecture": dict(architecture), **provenance})
+    with atomic_write(path) as aside:
+        save_file({name: value.cpu().contiguous() for name, value in state.items()}, aside, {"about": about})
+
+
+def load_lpa(path: Path) -> LPA:
+    """LPA from a file that `save_lpa` wrote."""
+    if not path.is_file():
+        raise InputError(
+            f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another adjudicator."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["about"])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        network = LPA(**about["architecture"])
+        network.load_state_dict(state)
+    except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise InputError(
+            f"{path} does not hold the weights of LPA ({reason}); give a file that `lpa-cwm train lpa` wrote."
+        ) from error
+    return network.eval()

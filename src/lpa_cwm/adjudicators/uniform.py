@@ -1,4 +1,4 @@
-"""Uniform weights: every candidate counts alike."""
+"""Uniform, the reference adjudicator: every candidate has weight 1/M."""
 
 import torch
 

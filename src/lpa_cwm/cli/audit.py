@@ -27,11 +27,12 @@ class Audit:
         """Weigh, summarize, draw."""
         import torch
 
+        from lpa_cwm.adjudicators.lpa import load_lpa
         from lpa_cwm.errors import InputError
         from lpa_cwm.evaluation.audit import audit, counts_of_right
         from lpa_cwm.files import figure_path
         from lpa_cwm.metrics.measures import plain
-        from lpa_cwm.registry import bundled_lpa, load_lpa
+        from lpa_cwm.registry import bundled_lpa
         from lpa_cwm.report.audit import choice, draw, table
         from lpa_cwm.training.feature_cache import read
         from lpa_cwm.training.lpa import weigh

@@ -86,7 +86,7 @@ class Cache:
         from lpa_cwm.training.feature_cache import FeatureRecorder
 
         return FeatureRecorder(
-            load_world(self.world), APA(load_score_model(self.score)), self.masks, device=self.device
+            load_world(self.world), APA(load_score_model(self.score, self.device)), self.masks, device=self.device
         )
 
     def source(self) -> "Correspondences":

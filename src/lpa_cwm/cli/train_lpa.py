@@ -78,13 +78,13 @@ class TrainLpa:
 
     def begun(self) -> "LPA | None":
         """The network to start from, if there is one; it must have the branches that were asked for."""
+        from lpa_cwm.adjudicators.lpa import load_lpa
         from lpa_cwm.errors import InputError
-        from lpa_cwm.registry import load_lpa
 
         if self.start is None:
             return None
         network = load_lpa(self.start)
-        has = network.interaction, network.visual, network.sight is not None
+        has = network.interaction, network.visual, network.visibility_head is not None
         # Sight may be added to a network that has none: it begins by changing nothing.
         if has != (self.interaction, self.visual, has[2] and self.sight):
             raise InputError(

@@ -29,7 +29,7 @@ class TrainScore:
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
-        from lpa_cwm.adjudicators.score_models import compact
+        from lpa_cwm.adjudicators.score_models.compact import load_compact_score
         from lpa_cwm.training import score
 
         weights = self.weights
@@ -37,4 +37,4 @@ class TrainScore:
             schedule = score.Schedule(self.steps, self.batch, self.crop, self.rate, self.every)
             weights = score.fit(self.photos, self.out, schedule)
             print(weights)
-        print(score.evaluate(self.photos, compact.load(weights)))
+        print(score.evaluate(self.photos, load_compact_score(weights)))

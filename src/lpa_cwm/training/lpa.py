@@ -1,7 +1,6 @@
 """Training LPA on cached evidence: AdamW, cosine schedule, selection on held-out weighted-coordinate error."""
 
 import copy
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -9,13 +8,11 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Int
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicators.features import compress
-from lpa_cwm.adjudicators.lpa import LPA, blind, to_judgement
+from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write
 from lpa_cwm.progress import progress
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.training import checkpoint
@@ -197,10 +194,10 @@ def fresh(recipe: Recipe, groups: CandidateSets, train: Int[Tensor, "train"]) ->
 
 def sighted(network: LPA, recipe: Recipe) -> LPA:
     """The network with a head for sight, if the recipe wants one; a new one does not change anything yet."""
-    if recipe.sight and network.sight is None:
+    if recipe.sight and network.visibility_head is None:
         with torch.random.fork_rng():
             torch.manual_seed(seed_of("sight", recipe.seed))
-            network.sight = blind()
+            network.visibility_head = zero_init_head()
     return network
 
 
@@ -245,12 +242,8 @@ def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", 
 def export(state: State, out: Path, trained_on: int) -> Path:
     """The selected weights with their provenance."""
     path = out / "lpa.safetensors"
-    about = json.dumps({"groups": trained_on, "held_error": round(state.best, 4)})
     # Half precision halves the file and moves weights by less than a thousandth; the statistics span many decades.
-    kept = {
-        name: (value if name in ("mean", "std") else value.half()).cpu().contiguous()
-        for name, value in state.chosen.items()
-    }
-    with atomic_write(path) as aside:
-        save_file(kept, aside, {"about": about})
+    kept = {name: value if name in ("mean", "std") else value.half() for name, value in state.chosen.items()}
+    provenance = {"candidate_sets": trained_on, "val_error": round(state.best, 4)}
+    save_lpa(path, state.network.architecture, kept, provenance)
     return path

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lpa_cwm.adjudicators.apa import prepare
+from lpa_cwm.adjudicators.apa import to_score_frame
 from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
@@ -158,7 +158,7 @@ def evaluate(folder: Path, score: ScoreModel) -> Gain:
     """How much Tweedie's estimate denoises the held-out photographs."""
     gain = Gain([], [])
     for path in Photographs.of(folder, "val").files:
-        clean = prepare(unit_range(resize_frame(central_square(read(path)), (WORKING_SIDE, WORKING_SIDE))))
+        clean = to_score_frame(unit_range(resize_frame(central_square(read(path)), (WORKING_SIDE, WORKING_SIDE))))
         noisy = clean + SIGMA * torch.randn(clean.shape, generator=generator("score", "held out", path.name))
         denoised = noisy + SIGMA**2 * score(noisy[None])[0]
         gain.noisy.append(fidelity(noisy, clean))

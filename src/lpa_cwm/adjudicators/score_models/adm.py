@@ -13,21 +13,15 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
-from lpa_cwm.errors import InputError
-from lpa_cwm.files import cache_dir
+from lpa_cwm.adjudicators.score_models import TIME, noise_std
 from lpa_cwm.io.checkpoints import check_fit, tensors
 
-FILE = "256x256_diffusion_uncond.pt"
-URL = f"https://openaipublic.blob.core.windows.net/diffusion/jul-2021/{FILE}"
-EXPECTED = f"the file {URL}"
-BYTES = 2_211_383_297
-SHA256 = "a37c32fffd316cd494cf3f35b339936debdc1576dad13fe57c42399a5dbc78b1"
+EXPECTED = "the published 256x256 unconditional ADM model; run `lpa-cwm fetch adm`"
 TIMESTEP = 999 * TIME
-"""What NSG tells the network; it is not rounded to one of the thousand steps of training."""
+"""Time that the network is given, as in NSG: not rounded to one of the thousand steps of its training."""
 
 
-class Norm(nn.GroupNorm):
+class Fp32GroupNorm(nn.GroupNorm):
     """Group normalization in single precision, whatever the input's."""
 
     def __init__(self, channels: int) -> None:
@@ -37,15 +31,17 @@ class Norm(nn.GroupNorm):
         return super().forward(input.float()).to(input.dtype)
 
 
-class Residual(nn.Module):
+class AdmResBlock(nn.Module):
     """Two convolutions scaled and shifted by the time, optionally after halving or doubling the resolution."""
 
     def __init__(self, inner: int, outer: int, time: int, resize: nn.Module | None = None) -> None:
         super().__init__()
-        self.in_layers = nn.Sequential(Norm(inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1))
+        self.in_layers = nn.Sequential(Fp32GroupNorm(inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1))
         self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(time, 2 * outer))
         # The identity stands where training had dropout: the published names count it.
-        self.out_layers = nn.Sequential(Norm(outer), nn.SiLU(), nn.Identity(), nn.Conv2d(outer, outer, 3, padding=1))
+        self.out_layers = nn.Sequential(
+            Fp32GroupNorm(outer), nn.SiLU(), nn.Identity(), nn.Conv2d(outer, outer, 3, padding=1)
+        )
         self.skip_connection = nn.Identity() if inner == outer else nn.Conv2d(inner, outer, 1)
         self.resize = resize or nn.Identity()
 
@@ -56,13 +52,13 @@ class Residual(nn.Module):
         return self.skip_connection(self.resize(x)) + self.out_layers[1:](hidden)
 
 
-class Attention(nn.Module):
+class AdmAttention(nn.Module):
     """Self-attention over all positions; channels are ordered head, then query-key-value."""
 
     def __init__(self, channels: int, head: int) -> None:
         super().__init__()
         self.heads = channels // head
-        self.norm = Norm(channels)
+        self.norm = Fp32GroupNorm(channels)
         self.qkv = nn.Conv1d(channels, 3 * channels, 1)
         self.proj_out = nn.Conv1d(channels, channels, 1)
 
@@ -75,23 +71,23 @@ class Attention(nn.Module):
         return x + self.proj_out(rearrange(mixed, "b head p c -> b (head c) p")).view_as(x)
 
 
-class Stage(nn.ModuleList):
-    """Parts in a row, of which the residual ones are told the time."""
+class TimestepSequential(nn.ModuleList):
+    """Modules in sequence; residual blocks also get the time embedding."""
 
     def forward(self, x: Float[Tensor, "b c h w"], time: Float[Tensor, "1 e"]) -> Float[Tensor, "b c2 h2 w2"]:
         for part in self:
-            x = part(x, time) if isinstance(part, Residual) else part(x)
+            x = part(x, time) if isinstance(part, AdmResBlock) else part(x)
         return x
 
 
-class UNet(nn.Module):
+class AdmUNet(nn.Module):
     """The ADM U-Net: five halvings, attention on the three coarsest grids, noise and variance as output."""
 
     MULTIPLES = (1, 1, 2, 2, 4, 4)
     ATTENTIVE = 3
     """Levels from this one on have attention."""
     DEPTH = 2
-    """Residual parts per level on the way down; one more on the way up."""
+    """Residual blocks per level on the way down; one more on the way up."""
 
     def __init__(self, channels: int = 256, head: int = 64) -> None:
         super().__init__()
@@ -100,29 +96,29 @@ class UNet(nn.Module):
         self.time_embed = nn.Sequential(nn.Linear(channels, time), nn.SiLU(), nn.Linear(time, time))
         self.input_blocks, widths = self.descent(time)
         coarsest = widths[-1]
-        self.middle_block = Stage(
-            [Residual(coarsest, coarsest, time), Attention(coarsest, head), Residual(coarsest, coarsest, time)]
+        self.middle_block = TimestepSequential(
+            [AdmResBlock(coarsest, coarsest, time), AdmAttention(coarsest, head), AdmResBlock(coarsest, coarsest, time)]
         )
         self.output_blocks = self.ascent(widths, time)
-        self.out = nn.Sequential(Norm(channels), nn.SiLU(), nn.Conv2d(channels, 6, 3, padding=1))
+        self.out = nn.Sequential(Fp32GroupNorm(channels), nn.SiLU(), nn.Conv2d(channels, 6, 3, padding=1))
 
     def mixing(self, inner: int, level: int, time: int) -> list[nn.Module]:
         """A residual part to the level's width, followed by attention where the level has it."""
         outer = self.channels * self.MULTIPLES[level]
-        attention = [Attention(outer, self.head)] if level >= self.ATTENTIVE else []
-        return [Residual(inner, outer, time), *attention]
+        attention = [AdmAttention(outer, self.head)] if level >= self.ATTENTIVE else []
+        return [AdmResBlock(inner, outer, time), *attention]
 
     def descent(self, time: int) -> tuple[nn.ModuleList, list[int]]:
         """Stages on the way down, and the width after each."""
-        stages = nn.ModuleList([Stage([nn.Conv2d(3, self.channels, 3, padding=1)])])
+        stages = nn.ModuleList([TimestepSequential([nn.Conv2d(3, self.channels, 3, padding=1)])])
         widths = [self.channels]
         for level, multiple in enumerate(self.MULTIPLES):
             width = self.channels * multiple
             if level:
-                stages.append(Stage([Residual(widths[-1], widths[-1], time, nn.AvgPool2d(2))]))
+                stages.append(TimestepSequential([AdmResBlock(widths[-1], widths[-1], time, nn.AvgPool2d(2))]))
                 widths.append(widths[-1])
             for _ in range(self.DEPTH):
-                stages.append(Stage(self.mixing(widths[-1], level, time)))
+                stages.append(TimestepSequential(self.mixing(widths[-1], level, time)))
                 widths.append(width)
         return stages, widths
 
@@ -133,8 +129,8 @@ class UNet(nn.Module):
         below = widths[-1]
         for (level, following), skip in zip(pairwise([*levels, 0]), reversed(widths), strict=True):
             width = self.channels * self.MULTIPLES[level]
-            doubled = [Residual(width, width, time, nn.Upsample(scale_factor=2))] if following < level else []
-            stages.append(Stage([*self.mixing(below + skip, level, time), *doubled]))
+            doubled = [AdmResBlock(width, width, time, nn.Upsample(scale_factor=2))] if following < level else []
+            stages.append(TimestepSequential([*self.mixing(below + skip, level, time), *doubled]))
             below = width
         return stages
 
@@ -161,17 +157,17 @@ def embed(timestep: float, channels: int, device: torch.device) -> Float[Tensor,
 class AdmScore(nn.Module):
     """The score as NSG computes it: no noise is added, and the predicted noise is divided by its deviation."""
 
-    def __init__(self, network: UNet) -> None:
+    def __init__(self, network: AdmUNet) -> None:
         super().__init__()
         self.network = network.eval().requires_grad_(False)
 
     def forward(self, frames: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
         self.network.to(frames.device)
         noise = self.network(frames, TIMESTEP)[:, :3]
-        return -noise / deviation(TIME)
+        return -noise / noise_std(TIME)
 
 
-def halve(network: UNet) -> UNet:
+def to_half(network: AdmUNet) -> AdmUNet:
     """Inner convolutions in half precision, as published; normalization, time and output stay in single."""
     for trunk in (network.input_blocks, network.middle_block, network.output_blocks):
         for module in trunk.modules():
@@ -180,21 +176,15 @@ def halve(network: UNet) -> UNet:
     return network
 
 
-def load(path: Path | None = None, half: bool = False) -> AdmScore:
-    """The published weights from a given file or the cache; `half` is for a GPU."""
-    path = path or cache_dir() / FILE
-    if not path.is_file():
-        raise InputError(
-            f"The ADM weights are not at {path}; expected {URL} ({BYTES:,} bytes, sha256 {SHA256}); download the file "
-            "there, or use the compact score field, which needs no download."
-        )
+def load_adm(path: Path, half: bool = False) -> AdmScore:
+    """The score of a file of published weights; `half` is for a GPU."""
     with torch.device("meta"):
-        network = UNet()
-    network.load_state_dict(published(path, network), assign=True)
-    return AdmScore(halve(network) if half else network)
+        network = AdmUNet()
+    network.load_state_dict(load_published_state(path, network), assign=True)
+    return AdmScore(to_half(network) if half else network).eval()
 
 
-def published(path: Path, network: UNet) -> dict[str, Tensor]:
+def load_published_state(path: Path, network: AdmUNet) -> dict[str, Tensor]:
     """The state dict in a file, once its names and shapes are known to be the network's."""
     state = tensors(path, EXPECTED)
     check_fit(state, network, path, EXPECTED)

@@ -1,4 +1,4 @@
-"""A small score field of our own: a denoiser trained at NSG's noise level, read through Tweedie's formula."""
+"""The compact score model: a small denoiser at NSG's noise level and Tweedie's formula (Efron, 2011)."""
 
 from pathlib import Path
 
@@ -8,22 +8,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lpa_cwm.adjudicators.score_models.noise import TIME, deviation
+from lpa_cwm.adjudicators.score_models import TIME, noise_std
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 
 FILE = "score-compact.safetensors"
-SIGMA = deviation(TIME)
+SIGMA = noise_std(TIME)
 
 
-class Block(nn.Module):
-    """Two convolutions around which the input is passed unchanged."""
+class DenoiserBlock(nn.Module):
+    """Residual block of two convolutions (He et al., 2016), without normalization."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1)
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
-        # A block begins as the identity, which lets a deep network learn at a high rate without normalization.
+        # Zero initialization makes a block start as the identity: high learning rates without normalization.
         nn.init.zeros_(self.second.weight)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
@@ -37,7 +37,7 @@ class NoisePredictor(nn.Module):
         super().__init__()
         # Work on the grid of 2x2 pixels: a quarter of the cost and twice the reach.
         self.enter = nn.Conv2d(12, channels, 3, padding=1)
-        self.blocks = nn.Sequential(*(Block(channels) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(DenoiserBlock(channels) for _ in range(blocks)))
         self.leave = nn.Conv2d(channels, 12, 3, padding=1)
 
     def forward(self, frames: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
@@ -56,14 +56,15 @@ class CompactScore(nn.Module):
         return -self.network.to(frames.device)(frames) / SIGMA
 
 
-def load(path: Path | None = None) -> CompactScore:
-    """The shipped weights, or those of a training of one's own."""
+def load_compact_score(path: Path | None = None) -> CompactScore:
+    """The bundled weights, or those of a file."""
     path = path or bundled_weights(FILE)
     network = NoisePredictor()
     try:
         network.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise InputError(
-            f"{path} does not hold the weights of the compact score field; expected what `lpa-cwm train score` writes."
+            f"{path} does not hold the weights of the compact score model; "
+            "give a file that `lpa-cwm train score` wrote."
         ) from error
-    return CompactScore(network)
+    return CompactScore(network).eval()
