@@ -23,8 +23,8 @@ import tyro
 from einops import rearrange
 
 from lpa_cwm.baselines.pairwise import PairwiseTracker
-from lpa_cwm.baselines.raft import RaftFlow, read_raft
-from lpa_cwm.baselines.raft.weights import renamed
+from lpa_cwm.baselines.raft import RaftFlow
+from lpa_cwm.baselines.raft_weights import load_raft, rename_torchvision
 from lpa_cwm.datasets.fetch import RAFT
 from lpa_cwm.datasets.selection import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
@@ -144,7 +144,7 @@ def torchvision_raft(state, iterations):
     from torchvision.models.optical_flow import raft_large, raft_small
 
     network = (raft_small if "update_block.gru.convz.weight" in state else raft_large)(weights=None).eval()
-    names = renamed({name: name for name in network.state_dict()})
+    names = rename_torchvision({name: name for name in network.state_dict()})
     network.load_state_dict({theirs: state[ours] for ours, theirs in names.items()})
 
     @torch.no_grad()
@@ -178,7 +178,7 @@ def end_point_errors(path):
     dataset = load_dataset(path, Selection(videos=("middlebury/*",)))
     samples = [dataset[index] for index in range(len(dataset))]
     for file in ("raft-sintel.pth", "raft-small.pth", "raft-kitti.pth"):
-        network = read_raft(RAFT.path(file))
+        network = load_raft(RAFT.path(file))
         for iterations in (12, 20, 32):
             tracker = PairwiseTracker(RaftFlow(network, iterations))
             found = [tracker.track(sample.clip, sample.queries).xy[:, 1] for sample in samples]
@@ -206,7 +206,7 @@ def main(options: Options):
     library = declare_operators() if options.torchvision else None
     pair = texture((0, 0)), texture((5, -3))
     for file in ("raft-small.pth", "raft-sintel.pth"):
-        network = read_raft(RAFT.path(file))
+        network = load_raft(RAFT.path(file))
         versions = {
             "ours": RaftFlow(network, options.iterations),
             "plain": Plain(network.state_dict(), options.iterations),

@@ -1,4 +1,4 @@
-"""Pairwise tracking against a plain loop, and the rivals that need nothing."""
+"""Pairwise tracking against a plain loop, and the baselines that need nothing."""
 
 import math
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines.dis import Dis
+from lpa_cwm.baselines.classical import DisFlow, LucasKanade, StaticPoint
+from lpa_cwm.baselines.gaps import GapTracker, zncc
 from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker
 from lpa_cwm.baselines.registry import BASELINES, get_baseline
-from lpa_cwm.baselines.static import StaticPoint
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.types import Clip, Queries
 
@@ -68,7 +68,7 @@ def plain(xy, source, target, limit):
 @pytest.mark.parametrize("limit", [6.0, 2.0])
 def test_equals_a_plain_loop(batch, limit):
     asked = queries()
-    tracks = PairwiseTracker(stand_in, ForwardBackward(limit), batch=batch).track(numbered_clip(), asked)
+    tracks = PairwiseTracker(stand_in, ForwardBackward(limit), batch=batch, size=None).track(numbered_clip(), asked)
     assert tracks.strength is not None
     for n in range(len(asked)):
         source = int(asked.frame[n])
@@ -87,7 +87,7 @@ def test_equals_a_plain_loop(batch, limit):
 
 
 def test_strength_at_the_limit_reproduces_visibility():
-    tracks = PairwiseTracker(stand_in).track(numbered_clip(), queries())
+    tracks = PairwiseTracker(stand_in, size=None).track(numbered_clip(), queries())
     assert tracks.strength is not None
     assert torch.equal(tracks.visible, tracks.strength >= -6)
 
@@ -99,14 +99,14 @@ def test_error_at_the_limit_is_visible_and_leaving_the_frame_is_not():
         return torch.stack((dx, torch.zeros_like(dx)), dim=1)
 
     asked = Queries(torch.tensor([[3.25, 4.5], [WIDTH - 6.0, 4.5]]), torch.tensor([0, 0]))
-    tracks = PairwiseTracker(shift).track(numbered_clip(), asked)
+    tracks = PairwiseTracker(shift, size=None).track(numbered_clip(), asked)
     assert tracks.xy[0, 1].tolist() == [9.25, 4.5]
     assert tracks.visible[0].all()
     assert not tracks.visible[1, 1:].any()
 
 
 def test_a_flow_of_the_wrong_shape_is_refused():
-    tracker = PairwiseTracker(lambda before, after: torch.zeros(len(before), 2, HEIGHT // 2, WIDTH // 2))
+    tracker = PairwiseTracker(lambda before, after: torch.zeros(len(before), 2, HEIGHT // 2, WIDTH // 2), size=None)
     with pytest.raises(InputError, match=r"\(8, 2, 10, 15\)"):
         tracker.track(numbered_clip(), Queries(torch.tensor([[1.0, 1.0]]), torch.tensor([0])))
 
@@ -126,10 +126,12 @@ def test_static_points_stay():
         assert tracks.visible[n].tolist() == [t >= source for t in range(FRAMES)]
 
 
-@pytest.mark.parametrize("tracker", [StaticPoint(), PairwiseTracker(stand_in)])
-def test_no_queries_no_tracks(tracker):
-    tracks = tracker.track(numbered_clip(), Queries(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)))
-    assert tracks.xy.shape == (0, FRAMES, 2)
+@pytest.mark.parametrize("tracker", [StaticPoint(), PairwiseTracker(stand_in), GapTracker(stand_in), LucasKanade()])
+def test_queries_are_validated_by_one_rule(tracker):
+    with pytest.raises(InputError, match="no points to track"):
+        tracker.track(numbered_clip(), Queries(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)))
+    with pytest.raises(InputError, match="is not inside the frame"):
+        tracker.track(numbered_clip(), Queries(torch.tensor([[WIDTH + 0.5, 1.0]]), torch.tensor([0])))
 
 
 def textured(shift_x, shift_y):
@@ -143,29 +145,99 @@ def test_dis_follows_a_shift_in_the_right_direction():
     pytest.importorskip("cv2")
     frames = torch.stack([textured(0, 0), textured(5, -3)])
     asked = Queries(torch.tensor([[40.25, 60.75], [70.0, 50.0]]), torch.tensor([0, 0]))
-    tracks = PairwiseTracker(Dis()).track(Clip(frames, "shift"), asked)
+    tracks = PairwiseTracker(DisFlow(), size=None).track(Clip(frames, "shift"), asked)
     np.testing.assert_allclose(tracks.xy[:, 1] - asked.xy, [[5, -3]] * 2, atol=0.3)
     assert tracks.visible.all()
 
 
-def test_every_rival_introduces_itself():
+def moving_clip(frames=20, step=(1, -1), hidden=()):
+    """A texture that moves by whole pixels; in some frames another texture covers it."""
+    shifts = [(step[0] * frame - 10, step[1] * frame + 10) for frame in range(frames)]
+    video = torch.stack([textured(*shift) for shift in shifts])
+    for frame in hidden:
+        video[frame] = textured(0, 0).flip(-1).flip(0)
+    return Clip(video, "moving")
+
+
+@pytest.mark.parametrize(
+    "tracker",
+    [LucasKanade(size=None), GapTracker(DisFlow(), size=None), GapTracker(DisFlow(), (1,), direct=False, size=None)],
+)
+def test_chained_trackers_follow_a_steady_motion(tracker):
+    pytest.importorskip("cv2")
+    asked = Queries(torch.tensor([[50.25, 80.75], [60.0, 70.0]]), torch.tensor([0, 3]))
+    tracks = tracker.track(moving_clip(), asked)
+    assert tracks.xy[1, :3].isnan().all()
+    assert not tracks.visible[1, :3].any()
+    for row, start in enumerate(asked.frame.tolist()):
+        steps = torch.arange(20 - start)[:, None] * torch.tensor([1.0, -1.0])
+        np.testing.assert_allclose(tracks.xy[row, start:], asked.xy[row] + steps, atol=0.5)
+        assert tracks.visible[row, start:].all()
+
+
+def test_a_point_that_was_covered_is_found_again_over_a_gap():
+    pytest.importorskip("cv2")
+    asked = Queries(torch.tensor([[50.25, 80.75]]), torch.tensor([0]))
+    tracks = GapTracker(DisFlow(), size=None).track(moving_clip(hidden=(6, 7, 8)), asked)
+    assert not tracks.visible[0, 6:9].any()
+    assert tracks.visible[0, 9:].all()
+    assert (tracks.xy[0, -1] - asked.xy[0] - torch.tensor([19.0, -19.0])).norm() < 1
+
+
+def test_each_pair_is_computed_once_for_all_points():
+    pairs = []
+
+    def counted(before, after):
+        pairs.extend(zip(before[:, 0, 0, 0].tolist(), after[:, 0, 0, 0].tolist(), strict=True))
+        return torch.zeros(len(before), 2, HEIGHT, WIDTH)
+
+    tracks = GapTracker(counted, gaps=(1, 2), size=None).track(numbered_clip(), queries())
+    assert tracks.xy.isfinite().all(-1).equal(queries().frame[:, None] <= torch.arange(FRAMES))
+    assert len(pairs) == len(set(pairs))
+
+
+def test_zncc_ignores_brightness_and_contrast():
+    patch = torch.rand(5, 9, 9, generator=torch.Generator().manual_seed(0))
+    found = zncc(torch.stack((0.3 * patch + 0.2, -patch, torch.ones_like(patch))), patch)
+    torch.testing.assert_close(found, torch.tensor([[1.0], [-1.0], [0.0]]).expand(3, 5), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("tracker", [PairwiseTracker, GapTracker])
+def test_frames_are_resized_and_tracks_scaled_back(tracker):
+    """A shift of one eighth of the width is one eighth of the width at any working size."""
+
+    def shift(before, after):
+        assert before.shape[-2:] == (64, 64)
+        sign = (after[:, 0, 0, 0].int() - before[:, 0, 0, 0].int()).float()
+        dx = (8 * sign)[:, None, None].expand(-1, 64, 64)
+        return torch.stack((dx, torch.zeros_like(dx)), dim=1)
+
+    asked = Queries(torch.tensor([[3.0, 4.5]]), torch.tensor([0]))
+    tracks = tracker(shift, size=64).track(numbered_clip(), asked)
+    np.testing.assert_allclose(tracks.xy[0, :, 0], 3 + WIDTH / 8 * np.arange(FRAMES), rtol=1e-5)
+    np.testing.assert_allclose(tracks.xy[0, :, 1], 4.5, rtol=1e-5)
+
+
+def test_every_baseline_introduces_itself():
     for name, entry in BASELINES.items():
         assert entry.name == name
         assert entry.what.endswith(".")
         assert entry.license
-        assert entry.source
-        lacking = entry.missing()
-        assert lacking is None or lacking.endswith(".")
+        assert entry.obtain
+        missing = entry.missing()
+        assert missing is None or missing.endswith(".")
 
 
-def test_rivals_that_need_nothing_load():
+def test_baselines_that_need_nothing_load():
     assert isinstance(get_baseline("static").load(), Tracker)
     assert isinstance(get_baseline("dis").load(), Tracker)
-    assert get_baseline("static").identity() == rival("dis").identity() == {}
+    assert get_baseline("static").identity() == get_baseline("dis").identity() == {}
     with pytest.raises(InputError, match="dis takes no checkpoint; ask for it as 'dis', not 'dis:x'"):
         get_baseline("dis:x")
 
 
-def test_unknown_rivals_are_named():
-    with pytest.raises(InputError, match="'rafft' is no known method; choose one of static, dis"):
+def test_unknown_baselines_are_named():
+    with pytest.raises(
+        InputError, match="'rafft' is not a known method; choose one of uniform, apa, lpa, static, lk, dis"
+    ):
         get_baseline("rafft")

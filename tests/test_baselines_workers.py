@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,9 @@ import pytest
 import torch
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines import external
-from lpa_cwm.baselines.ptlflow import PtlflowFlow
 from lpa_cwm.baselines.registry import BASELINES, get_baseline
-from lpa_cwm.baselines.settings import settings_file
-from lpa_cwm.baselines.worker import Checkout, Worker, WorkerTracker
+from lpa_cwm.baselines.sources import settings_file
+from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerTracker
 from lpa_cwm.baselines.workers import sea_raft, serve
 from lpa_cwm.types import Clip, Queries
 
@@ -90,6 +89,11 @@ def place(tmp_path, monkeypatch):
     return bring
 
 
+def native(tracker):
+    """The tracker at the size of the clip."""
+    return replace(tracker, size=None)
+
+
 def assert_follows(tracks, visible):
     np.testing.assert_allclose(tracks.xy.numpy(), expected(), atol=1e-3)
     assert tracks.visible.tolist() == visible
@@ -101,27 +105,27 @@ ALL_SEEN = [[True] * 5, [False, False, True, True, True]]
 def test_sea_raft(place):
     # Coming back from the second frame misses by 7 px, from the fourth by 5: the limit is 6.
     video = clip(blue={1: 7, 3: 5})
-    tracks = SEA_RAFT.load(**place("sea_raft")).track(video, queries())
+    tracks = native(SEA_RAFT.load(**place("sea_raft"))).track(video, queries())
     assert_follows(tracks, [[True, False, True, True, True], [False, False, True, True, True]])
     assert tracks.strength is not None
     np.testing.assert_allclose(tracks.strength[0], [0, -7, 0, -5, 0], atol=1e-3)
 
 
 def test_sea_raft_at_half_size_scales_its_flow_back(place):
-    tracks = SEA_RAFT.load(**place("sea_raft"), config="spring-M").track(clip(), queries())
+    tracks = native(SEA_RAFT.load(**place("sea_raft"), config="spring-M")).track(clip(), queries())
     assert_follows(tracks, ALL_SEEN)
 
 
 def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path):
     torch.save({"weight": torch.ones(2, 2)}, tmp_path / "half.pth")
-    where = serve.Place("", str(tmp_path / "half.pth"), "cpu", {})
+    where = serve.Setup("", str(tmp_path / "half.pth"), "cpu", {})
     with pytest.raises(ValueError, match=r"half\.pth lacks 1 tensors, first bias"):
-        sea_raft.fill(torch.nn.Linear(2, 2), where)
+        sea_raft.load_weights(torch.nn.Linear(2, 2), where)
 
 
 def test_doduo(place):
     # Odd sides have to be filled up.
-    assert_follows(DODUO.load(**place("doduo")).track(clip(hw=(45, 77)), queries()), ALL_SEEN)
+    assert_follows(native(DODUO.load(**place("doduo"))).track(clip(hw=(45, 77)), queries()), ALL_SEEN)
 
 
 @pytest.mark.parametrize("upsample", [1, 2])
@@ -167,8 +171,8 @@ def echo(tmp_path):
 
     def start(change="pass", **settings):
         (tmp_path / "echo.py").write_text(ECHO.format(folder=str(tmp_path), change=change))
-        where = Checkout(str(tmp_path / "echo"), tmp_path, tmp_path, device="cpu", **{"limit": 60.0, **settings})
-        return WorkerTracker(Worker(where))
+        where = ExternalRepo(str(tmp_path / "echo"), tmp_path, tmp_path, device="cpu", **{"limit": 60.0, **settings})
+        return WorkerTracker(WorkerClient(where))
 
     return start
 
@@ -188,10 +192,10 @@ def test_one_worker_serves_many_videos(echo, tmp_path):
 
 
 def test_nothing_is_asked_about_queries_in_the_last_frame(echo):
-    asked = Queries(torch.tensor([[3.0, 4.0]]), torch.tensor([0]))
-    tracks = echo(python="/no/such/python").track(clip(1), asked)
-    assert tracks.xy.tolist() == [[[3.0, 4.0]]]
-    assert tracks.visible.tolist() == [[True]]
+    asked = Queries(torch.tensor([[3.0, 4.0]]), torch.tensor([1]))
+    tracks = echo(python="/no/such/python").track(clip(2), asked)
+    assert tracks.xy[:, 1].tolist() == [[3.0, 4.0]]
+    assert tracks.visible.tolist() == [[False, True]]
 
 
 def test_a_talkative_worker_does_not_disturb(echo):
@@ -283,7 +287,7 @@ def test_what_is_missing_is_said_in_turn(place, tmp_path, monkeypatch):
         COTRACKER3.load()
     monkeypatch.setenv("LPA_CWM_COTRACKER3_CHECKOUT", str(where["checkout"]))
     assert COTRACKER3.missing() is None
-    assert COTRACKER3.load().worker.checkout.checkpoint == where["checkpoint"]
+    assert COTRACKER3.load().worker.repo.checkpoint == where["checkpoint"]
 
 
 def write_settings(text):
@@ -295,7 +299,7 @@ def test_settings_come_from_a_file_and_what_is_given_wins(place):
     where = place("cotracker3")
     write_settings(f'[cotracker3]\ncheckout = "{where["checkout"]}"\ncheckpoint = "elsewhere"\nlimit = 60\n')
     assert "elsewhere, does not exist" in str(COTRACKER3.missing())
-    chosen = COTRACKER3.load(checkpoint=where["checkpoint"], python=None).worker.checkout
+    chosen = COTRACKER3.load(checkpoint=where["checkpoint"], python=None).worker.repo
     assert (chosen.checkpoint, chosen.limit, chosen.python) == (where["checkpoint"], 60.0, sys.executable)
 
 
@@ -330,35 +334,6 @@ def test_predictions_are_known_by_their_weights_and_options(place):
     assert named.identity(upsample=4) == {"checkpoint": f"sha256:{content}", "upsample": "4"}
     assert named.identity(device="cuda") == {"checkpoint": f"sha256:{content}"}
     assert GMRW.identity() == {}
-
-
-def test_ptlflow_gets_blue_green_red_from_0_to_1():
-    class Network(torch.nn.Module):
-        """ptlflow's call: (b, 2, 3, h, w) to (b, 1, 2, h, w)."""
-
-        def forward(self, inputs):
-            images = inputs["images"]
-            assert images.shape[1:3] == (2, 3)
-            assert images.max() <= 1
-            red = images[:, :, 2].flatten(2).argmax(2)
-            width = images.shape[-1]
-            places = torch.stack((red % width, red // width), dim=-1).float()
-            motion = places[:, 1] - places[:, 0]
-            return {"flows": motion[:, None, :, None, None].expand(-1, 1, -1, *images.shape[-2:])}
-
-    flow = PtlflowFlow(Network())(clip().frames[:1], clip().frames[2:3])
-    assert flow.shape == (1, 2, 48, 80)
-    assert flow[0, :, 0, 0].tolist() == (2 * STEP).tolist()
-
-
-def test_sea_raft_goes_through_ptlflow_where_there_is_no_checkout(place, monkeypatch):
-    monkeypatch.setattr(external.importlib.util, "find_spec", lambda name: name == "ptlflow")
-    monkeypatch.setattr(external, "load_ptlflow", lambda *asked: lambda: asked)
-    assert "needs its checkout" in str(SEA_RAFT.missing())
-    monkeypatch.setenv("LPA_CWM_SEA_RAFT_CHECKPOINT", "tartan")
-    assert SEA_RAFT.missing() is None
-    assert SEA_RAFT.load().flow() == ("sea_raft_m", "tartan")
-    assert SEA_RAFT.identity() == {"checkpoint": "tartan"}
 
 
 def test_workers_speak_old_python():

@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from lpa_cwm.baselines.origins import OPT_CWM, OptCwmFiles
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.doctor import benchmarks
 from lpa_cwm.data import footage, video
@@ -20,6 +19,7 @@ from lpa_cwm.world.toy import ToyMotion, toy_clip
 from PIL import Image
 
 from lpa_cwm import files
+from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
 from lpa_cwm.datasets.movif import MoviClips, split_of
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation import predictions
@@ -93,7 +93,7 @@ READERS = {
     "assets": (make_pictures, lambda folder: held(folder, "*.png", "train")),
     "frames": (make_pictures, lambda folder: len(video.read(folder))),
     "doctor's records": (make_movi, of_doctor),
-    "Opt-CWM": (make_weights, lambda folder: OptCwmFiles().identity()),
+    "Opt-CWM": (make_weights, lambda folder: OptCwmCheckpoint().identity()),
 }
 
 

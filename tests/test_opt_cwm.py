@@ -14,7 +14,7 @@ from lpa_cwm.worlds.multiplex import JointWorldModel, Multiplexed
 from safetensors.torch import load_file
 
 from lpa_cwm.adjudicators.uniform import uniform
-from lpa_cwm.baselines.opt_cwm_protocol import OFFICIAL, OfficialTracker, missing_official, shown_at
+from lpa_cwm.baselines.opt_cwm_protocol import OFFICIAL, OfficialTracker, missing_official, to_crop_pixel
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
@@ -263,7 +263,7 @@ def calls(trace, number, name):
 
 def corners(glances, which):
     """(row, column) of the crops."""
-    return torch.tensor([[glance.views[which].y, glance.views[which].x] for glance in glances])
+    return torch.tensor([[glance.crops[which].y, glance.crops[which].x] for glance in glances])
 
 
 @golden
@@ -272,14 +272,14 @@ def test_every_call_of_the_official_trace_is_reproduced():
     video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
     tracker = OfficialTracker(world, replace(OFFICIAL, masks=3, passes=2))
     pixel = trace["points_yx"].flip(1)
-    passes = list(tracker.follow(*video.unbind(1), pixel, torch.Generator().manual_seed(12345)))
+    passes = list(tracker.passes(*video.unbind(1), pixel, torch.Generator().manual_seed(12345)))
     assert len(passes) == 3
     ends = [torch.stack([glance.endpoint for glance in glances]).flip(1) for glances in passes]
     for number, glances in enumerate(passes):
         hidden, response = (torch.stack([getattr(g, name) for g in glances]) for name in ("hidden", "response"))
         assert torch.equal(hidden, calls(trace, number, "mask")[..., 64:])
         torch.testing.assert_close(response, calls(trace, number, "recon_delta"), atol=1e-5, rtol=0)
-        inside = torch.stack([shown_at(g.views[0], p) for g, p in zip(glances, pixel, strict=True)])
+        inside = torch.stack([to_crop_pixel(g.crops[0], p) for g, p in zip(glances, pixel, strict=True)])
         assert torch.equal(inside.flip(1), calls(trace, number, "pixel_loc_in_input")[:, 0])
         if number:
             assert torch.equal(ends[number - 1] - corners(glances, 1), calls(trace, number, "heuristic_loc")[:, 0])
@@ -322,8 +322,8 @@ def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpo
     source, target = torch.rand(2, 3, 90, 122, generator=torch.Generator().manual_seed(4))
     tracker = OfficialTracker(random_world(), replace(OFFICIAL, masks=1, passes=4))
     pixel = torch.tensor([[121, 0]])
-    passes = [glances[0] for glances in tracker.follow(source, target, pixel, torch.Generator().manual_seed(0))]
-    assert [(g.views[1].height, g.views[1].width) for g in passes] == [
+    passes = [glances[0] for glances in tracker.passes(source, target, pixel, torch.Generator().manual_seed(0))]
+    assert [(g.crops[1].height, g.crops[1].width) for g in passes] == [
         (90, 122),
         (90, 90),
         (67, 67),
@@ -333,7 +333,7 @@ def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpo
     assert [tuple(g.response.shape[-2:]) for g in passes][1:] == [(90, 90), (67, 67), (50, 50), (37, 37)]
     for before, after in pairwise(passes):
         for which, held in ((0, pixel[0]), (1, before.endpoint)):
-            outer, inner = before.views[which], after.views[which]
+            outer, inner = before.crops[which], after.crops[which]
             assert outer.x <= inner.x <= held[0] < inner.x + inner.width <= outer.x + outer.width
             assert outer.y <= inner.y <= held[1] < inner.y + inner.height <= outer.y + outer.height
 

@@ -1,4 +1,4 @@
-"""RAFT: the published layout, plain references for its parts, and the published flow."""
+"""RAFT: the published variant, plain references for its parts, and the published flow."""
 
 import json
 import math
@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftFlow, read_raft
-from lpa_cwm.baselines.raft.correlation import Pyramid
-from lpa_cwm.baselines.raft.update import Gru, upsample_convex
-from lpa_cwm.baselines.raft.weights import layout_of, renamed
+from lpa_cwm.baselines.pairwise import RangeMapOcclusion, splat_count
+from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, ConvGru, CorrelationPyramid, Raft, RaftFlow, upsample_convex
+from lpa_cwm.baselines.raft_weights import load_raft, rename_torchvision, variant_of
 from lpa_cwm.baselines.registry import get_baseline
-from lpa_cwm.baselines.smurf import RangeMap, landings
 from lpa_cwm.datasets.fetch import RAFT
 from lpa_cwm.types import Clip, Queries
 
@@ -35,17 +33,17 @@ def fetched(name):
 
 
 @needs_shared
-@pytest.mark.parametrize(("layout", "file"), [(SMALL, "raft_small"), (LARGE, "raft_large")])
-def test_names_and_shapes_are_the_published_ones(layout, file):
+@pytest.mark.parametrize(("variant", "file"), [(SMALL, "raft_small"), (LARGE, "raft_large")])
+def test_names_and_shapes_are_the_published_ones(variant, file):
     published = json.loads((SHARED / "facts" / "keys" / f"{file}.json").read_text())
-    ours = {name: list(tensor.shape) for name, tensor in Raft(layout).state_dict().items()}
+    ours = {name: list(tensor.shape) for name, tensor in Raft(variant).state_dict().items()}
     # The published network registers the shortcut's norm twice.
     assert ours == {name: shape for name, shape in published.items() if ".norm3." not in name}
 
 
-@pytest.mark.parametrize(("layout", "count"), [(SMALL, 990_162), (LARGE, 5_257_536), (SMURF, 5_254_656)])
-def test_parameter_counts(layout, count):
-    assert sum(parameter.numel() for parameter in Raft(layout).parameters()) == count
+@pytest.mark.parametrize(("variant", "count"), [(SMALL, 990_162), (LARGE, 5_257_536), (SMURF, 5_254_656)])
+def test_parameter_counts(variant, count):
+    assert sum(parameter.numel() for parameter in Raft(variant).parameters()) == count
 
 
 @needs_shared
@@ -54,7 +52,7 @@ def test_flow_is_the_published_one(name):
     with np.load(SHARED / "golden" / "raft_flow.npz") as file:
         golden = dict(file)
     first, second = (torch.from_numpy(golden[key]).permute(2, 0, 1) for key in ("frame0", "frame1"))
-    flow = RaftFlow(read_raft(fetched(f"raft-{name}.pth")), iterations=12)
+    flow = RaftFlow(load_raft(fetched(f"raft-{name}.pth")), iterations=12)
     both = flow(torch.stack((first, second)), torch.stack((second, first)))
     for found, direction in zip(both, ("fwd", "bwd"), strict=True):
         assert np.abs(found.numpy() - golden[f"raft_{name}_{direction}"]).max() < 1e-3
@@ -86,7 +84,7 @@ def test_look_up_equals_a_plain_loop(order):
     # Cells around, beside and far off the map.
     cell = rand(batch, 2, height, width, seed=2) * 8 + 4
     cell[0, :, 0, 0], cell[0, :, 0, 1], cell[1, :, 2, 2] = torch.tensor([[1e4, -1e4], [3.0, 5.0], [-7.5, 2.0]])
-    found = Pyramid(source, target, radius, order).look_up(cell)
+    found = CorrelationPyramid(source, target, radius, order).look_up(cell)
     for b, row, column in [(0, 0, 0), (0, 0, 1), (1, 2, 2), (0, 7, 10), (1, 0, 0), (1, 5, 3), (0, 3, 7)]:
         volume = (source[b, :, row, column, None, None] * target[b]).sum(0)[None, None] / math.sqrt(channels)
         expected = []
@@ -99,7 +97,7 @@ def test_look_up_equals_a_plain_loop(order):
 
 @pytest.mark.parametrize("separable", [True, False])
 def test_gru_with_its_context_worked_out_equals_the_formula(separable):
-    gru = Gru(hidden=4, inputs=3 + 5, separable=separable)
+    gru = ConvGru(hidden=4, inputs=3 + 5, separable=separable)
     hidden, context, motion = rand(2, 4, 6, 7).tanh(), rand(2, 3, 6, 7, seed=1), rand(2, 5, 6, 7, seed=2)
     expected, inputs = hidden, torch.cat((context, motion), dim=1)
     for suffix, kernel in gru.kernels.items():
@@ -109,7 +107,7 @@ def test_gru_with_its_context_worked_out_equals_the_formula(separable):
         update, reset = z(joined).sigmoid(), r(joined).sigmoid()
         proposal = q(F.pad(torch.cat((reset * expected, inputs), dim=1), pad)).tanh()
         expected = (1 - update) * expected + update * proposal
-    torch.testing.assert_close(gru.begin(context)(hidden, motion), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gru.step_for(context)(hidden, motion), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_convex_upsampling_equals_a_plain_loop():
@@ -125,9 +123,9 @@ def test_convex_upsampling_equals_a_plain_loop():
             torch.testing.assert_close(found[0, :, y, x], expected, atol=1e-5, rtol=1e-5)
 
 
-def untrained(layout=SMALL):
+def untrained(variant=SMALL):
     torch.manual_seed(0)
-    return RaftFlow(Raft(layout), iterations=3)
+    return RaftFlow(Raft(variant), iterations=3)
 
 
 def frames(*shape, seed=0):
@@ -142,9 +140,9 @@ def test_pairs_do_not_depend_on_their_batch():
 
 
 @pytest.mark.parametrize("hw", [(64, 64), (61, 75), (20, 130)])
-@pytest.mark.parametrize("layout", [SMALL, LARGE, SMURF])
-def test_frames_of_any_size(layout, hw):
-    flow = untrained(layout)(frames(1, 3, *hw), frames(1, 3, *hw, seed=1))
+@pytest.mark.parametrize("variant", [SMALL, LARGE, SMURF])
+def test_frames_of_any_size(variant, hw):
+    flow = untrained(variant)(frames(1, 3, *hw), frames(1, 3, *hw, seed=1))
     assert flow.shape == (1, 2, *hw)
     assert flow.isfinite().all()
 
@@ -163,8 +161,8 @@ def test_files_with_the_wrapper_s_prefix_and_the_doubled_norm_load(tmp_path):
 def test_smurf_port_s_names_are_understood():
     """The port has torchvision's names, which prefix each encoder and unit differently."""
     port = json.loads((SHARED / "facts" / "keys" / "smurf_torch_port.json").read_text())
-    state = renamed({name: torch.zeros(shape) for name, shape in port.items()})
-    assert layout_of(state) == SMURF
+    state = rename_torchvision({name: torch.zeros(shape) for name, shape in port.items()})
+    assert variant_of(state) == SMURF
     assert {name: tensor.shape for name, tensor in state.items()} == {
         name: tensor.shape for name, tensor in Raft(SMURF).state_dict().items()
     }
@@ -195,13 +193,13 @@ def test_smurf_s_variables_load(tmp_path):
     )
     assert arrays["flow_model/update_block/gru/convz1/kernel/.ATTRIBUTES/VARIABLE_VALUE"].shape == (1, 5, 384, 128)
     np.savez(tmp_path / "smurf.npz", **arrays)
-    loaded = read_raft(tmp_path / "smurf.npz")
-    assert loaded.layout == SMURF
+    loaded = load_raft(tmp_path / "smurf.npz")
+    assert loaded.variant == SMURF
     for name, tensor in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
 
 
-def plain_landings(flow):
+def plain_splat_count(flow):
     _, height, width = flow.shape
     counts = np.zeros((height, width))
     for j in range(height):
@@ -219,16 +217,16 @@ def plain_landings(flow):
 def test_range_map_equals_a_plain_loop():
     flow = rand(2, 2, 9, 13) * 3
     flow[0, :, 2, 3], flow[1, 0, 4, 4] = torch.nan, 1e9
-    found = landings(flow)
+    found = splat_count(flow)
     for one, counts in zip(flow, found, strict=True):
-        np.testing.assert_allclose(counts, plain_landings(one.numpy()), atol=1e-5)
+        np.testing.assert_allclose(counts, plain_splat_count(one.numpy()), atol=1e-5)
 
 
 def test_smurf_hides_what_the_flow_back_never_lands_on():
     forward, backward = torch.zeros(1, 2, 8, 10), torch.zeros(1, 2, 8, 10)
     backward[0, 0, :, :5] = 40.0  # The left half of the target comes from nowhere.
     xy = torch.tensor([[2.5, 3.5], [7.5, 3.5]])
-    strength, visible = RangeMap()(forward, backward, xy, xy[None])
+    strength, visible = RangeMapOcclusion()(forward, backward, xy, xy[None])
     assert visible.tolist() == [[False, True]]
     assert strength.tolist() == [[-1.0, 0.0]]
 
@@ -237,8 +235,8 @@ def test_half_an_occlusion_hides():
     backward = torch.zeros(1, 2, 4, 6)
     backward[0, 0, 1, 2] = 0.5  # Pixel (2, 1) keeps half of what lands on it.
     xy = torch.tensor([[2.5, 1.5]])
-    assert RangeMap()(backward, backward, xy, xy[None])[1].tolist() == [[False]]
-    assert RangeMap(limit=0.6)(backward, backward, xy, xy[None])[1].tolist() == [[True]]
+    assert RangeMapOcclusion()(backward, backward, xy, xy[None])[1].tolist() == [[False]]
+    assert RangeMapOcclusion(limit=0.6)(backward, backward, xy, xy[None])[1].tolist() == [[True]]
 
 
 def test_smurf_runs_by_name(tmp_path, monkeypatch):
@@ -262,15 +260,15 @@ def test_smurf_runs_by_name(tmp_path, monkeypatch):
 
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        read_raft(tmp_path / "none.pth")
+        load_raft(tmp_path / "none.pth")
     (tmp_path / "text.pth").write_text("hello")
     with pytest.raises(InputError, match="does not hold named tensors"):
-        read_raft(tmp_path / "text.pth")
+        load_raft(tmp_path / "text.pth")
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(InputError, match="not an archive of arrays"):
-        read_raft(tmp_path / "text.npz")
+        load_raft(tmp_path / "text.npz")
     state = untrained(LARGE).network.state_dict()
     del state["fnet.conv1.bias"]
     torch.save(state, tmp_path / "less.pth")
     with pytest.raises(InputError, match=r"1 tensors differ, first fnet.conv1.bias \(absent instead of \(64,\)\)"):
-        read_raft(tmp_path / "less.pth")
+        load_raft(tmp_path / "less.pth")

@@ -86,6 +86,16 @@ class Tracks:
     spread: Float[Tensor, "n t"] | None = None
     """Root-mean-square spread of the final response distribution, in the clip's pixels."""
 
+    @classmethod
+    def at_queries(cls, clip: Clip, queries: Queries) -> "Tracks":
+        """Tracks to be filled: each query visible in its own frame; NaN and hidden elsewhere."""
+        rows = torch.arange(len(queries), device=queries.xy.device)
+        xy = queries.xy.new_full((len(queries), len(clip), 2), torch.nan)
+        xy[rows, queries.frame] = queries.xy
+        visible = torch.zeros(xy.shape[:2], dtype=torch.bool, device=xy.device)
+        visible[rows, queries.frame] = True
+        return cls(xy, visible)
+
     def save(self, path: Path | str) -> None:
         """Write `.npz` (arrays by name) or `.csv` (a row per point and frame)."""
         from lpa_cwm.io.tracks import save

@@ -1,1 +1,1 @@
-"""Other trackers behind the `Tracker` interface."""
+"""Trackers to compare with, by name in `registry`: classical, RAFT family, Opt-CWM, external repositories."""

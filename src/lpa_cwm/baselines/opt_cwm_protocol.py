@@ -1,4 +1,4 @@
-"""Opt-CWM's own protocol, to the letter, for comparison with published numbers.
+"""Opt-CWM's own evaluation protocol (Stojanov et al. 2025, arXiv:2503.19953), for comparison with published numbers.
 
 It differs from `tracker.CwmTracker` in how masks are drawn (one generator in call order, for every query and pass), in
 rounding (queries and endpoints are whole pixels, crops have truncated sides and are cut from the previous crop), in
@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.baselines.pairwise import by_source
-from lpa_cwm.baselines.start import begun
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.files import cache_dir
@@ -24,20 +23,21 @@ from lpa_cwm.masks import HIDDEN_SHARE, hide, neighborhood
 from lpa_cwm.probe import magnitude
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.sampling import unit_range
-from lpa_cwm.types import Clip, Queries, Tracks
+from lpa_cwm.tracker import validate_queries
+from lpa_cwm.types import Clip, Grid, Queries, Tracks
 from lpa_cwm.worlds.opt_cwm.checkpoint import PUBLISHED, PUBLISHED_GENERATOR, load_folder
 
 OFFICIAL = TrackerConfig(passes=4, windows=0, reduce="sum", mask_sharing="query", reevaluation="query", reveal="raster")
 """The published evaluation: ten masks, four zooms, nothing shared between queries."""
 SEED = 12345
-"""The published evaluation seeds its process with it."""
+"""Seed of the published evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """One query in one pass: the crops it looks at, its masks, and what came back at the crop's size."""
+class PassResult:
+    """One query in one pass: its two crops, its masks, and the responses at the size of the crop."""
 
-    views: tuple[Crop, Crop]
+    crops: tuple[Crop, Crop]
     hidden: Bool[Tensor, "m p"]
     response: Float[Tensor, "m 3 h w"]
     config: TrackerConfig
@@ -50,9 +50,9 @@ class Glance:
     @property
     def endpoint(self) -> Int[Tensor, "2"]:
         """(column, row) of the strongest pixel, in the frame."""
-        view = self.views[1]
-        column, row = index_of(distribution(self.mean, self.config).peak()[0], (view.height, view.width)).tolist()
-        return torch.tensor([column + view.x, row + view.y])
+        crop = self.crops[1]
+        column, row = index_of(distribution(self.mean, self.config).peak()[0], (crop.height, crop.width)).tolist()
+        return torch.tensor([column + crop.x, row + crop.y])
 
     @property
     def strength(self) -> Float[Tensor, ""]:
@@ -62,7 +62,7 @@ class Glance:
 
 @dataclass
 class OfficialTracker:
-    """Follows points as the official evaluation does; the world model is asked for one query at a time."""
+    """Tracks points as the official evaluation does, one query at a time."""
 
     world: WorldModel
     config: TrackerConfig = OFFICIAL
@@ -70,47 +70,48 @@ class OfficialTracker:
     seed: int = SEED
 
     @torch.inference_mode()
-    def track(self, clip: Clip, queries: Queries) -> Tracks:
-        """Every later frame straight from the query's; the generator is seeded anew for each clip."""
-        tracks = begun(clip, queries)
+    def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
+        """Track directly from the frame of the query; the generator is seeded for each clip."""
+        queries = validate_queries(clip, queries)
+        tracks = Tracks.at_queries(clip, queries)
         strength = torch.full_like(tracks.xy[..., 0], torch.nan)
         generator = torch.Generator().manual_seed(self.seed)
         for start, rows in by_source(queries):
             pixel = index_of(queries.xy[rows], clip.hw)
             source = unit_range(clip[start]).to(self.device)
             for target in range(start + 1, len(clip)):
-                *_, last = self.follow(source, unit_range(clip[target]).to(self.device), pixel, generator)
-                tracks.xy[rows, target] = center_of(torch.stack([glance.endpoint for glance in last]))
-                strength[rows, target] = torch.stack([glance.strength for glance in last]).to(strength)
+                *_, last = self.passes(source, unit_range(clip[target]).to(self.device), pixel, generator)
+                tracks.xy[rows, target] = center_of(torch.stack([result.endpoint for result in last]))
+                strength[rows, target] = torch.stack([result.strength for result in last]).to(strength)
         visible = tracks.visible | (strength >= self.config.visibility_threshold)
         return Tracks(tracks.xy, visible, strength)
 
-    def follow(
+    def passes(
         self,
         source: Float[Tensor, "3 h w"],
         target: Float[Tensor, "3 h w"],
         pixel: Int[Tensor, "n 2"],
         generator: torch.Generator,
-    ) -> Iterator[list[Glance]]:
-        """All queries of a frame pair, pass by pass; `pixel` holds (column, row)."""
+    ) -> Iterator[list[PassResult]]:
+        """Yield the results of all queries of a frame pair, pass by pass; `pixel` holds (column, row)."""
         height, width = source.shape[1:]
         side = min(height, width)
         whole = Crop.full((height, width), self.world.size)
-        views = [(whole, whole) for _ in pixel]
+        crops = [(whole, whole) for _ in pixel]
         masks = self.draw(len(pixel), generator)
-        passes = self.config.passes
-        for index in range(passes + 1):
-            glances = [self.glance(source, target, *one) for one in zip(views, masks, pixel, strict=True)]
-            yield glances
-            if index < passes:
-                ends = [glance.endpoint for glance in glances]
-                views = [
-                    (closer(before, start, side), closer(after, end, side))
-                    for (before, after), start, end in zip(views, pixel, ends, strict=True)
+        last = self.config.passes
+        for index in range(last + 1):
+            results = [self.ask(source, target, *one) for one in zip(crops, masks, pixel, strict=True)]
+            yield results
+            if index < last:
+                ends = [result.endpoint for result in results]
+                crops = [
+                    (zoom_in(before, start, side), zoom_in(after, end, side))
+                    for (before, after), start, end in zip(crops, pixel, ends, strict=True)
                 ]
                 drawn = self.draw(len(pixel), generator)
                 masks = [
-                    self.hide_end(mask, view, end) for mask, (_, view), end in zip(drawn, views, ends, strict=True)
+                    self.hide_end(mask, crop, end) for mask, (_, crop), end in zip(drawn, crops, ends, strict=True)
                 ]
                 side = int(self.config.zoom * side)
 
@@ -123,29 +124,31 @@ class OfficialTracker:
             for _ in range(queries)
         ]
 
-    def hide_end(self, masks: Bool[Tensor, "m p"], view: Crop, end: Int[Tensor, "2"]) -> Bool[Tensor, "m p"]:
+    def hide_end(self, masks: Bool[Tensor, "m p"], crop: Crop, end: Int[Tensor, "2"]) -> Bool[Tensor, "m p"]:
         """Hide the patches around an endpoint."""
-        around = neighborhood(center_of(shown_at(view, end))[None], self.world.size, self.world.patch)[0]
+        around = neighborhood(center_of(to_crop_pixel(crop, end))[None], self.world.size, self.world.patch)[0]
         return hide(masks, around, self.config.reveal)
 
-    def glance(
+    def ask(
         self,
         source: Float[Tensor, "3 h w"],
         target: Float[Tensor, "3 h w"],
-        views: tuple[Crop, Crop],
+        crops: tuple[Crop, Crop],
         hidden: Bool[Tensor, "m p"],
         pixel: Int[Tensor, "2"],
-    ) -> Glance:
-        """Ask the world model about one query in one pair of crops."""
-        before, after = views
-        scene = self.world.observe(*(self.world.describe(shown(*one)) for one in ((source, before), (target, after))))
+    ) -> PassResult:
+        """Responses of the world model to one query in one pair of crops."""
+        before, after = crops
+        scene = self.world.observe(
+            *(self.world.describe(crop_bilinear(*one)) for one in ((source, before), (target, after)))
+        )
         factual = self.world.imagine(scene, hidden.to(source.device))
-        response = self.world.intervene(scene, factual, center_of(shown_at(before, pixel))[None].to(source))[0]
-        return Glance(views, hidden, resized(response, (after.height, after.width)), self.config)
+        response = self.world.intervene(scene, factual, center_of(to_crop_pixel(before, pixel))[None].to(source))[0]
+        return PassResult(crops, hidden, resize_bilinear(response, (after.height, after.width)), self.config)
 
 
 def missing_official() -> str | None:
-    """The published files have to be fetched once."""
+    """Say which published file has not been fetched."""
     names = (PUBLISHED[512][0], PUBLISHED_GENERATOR)
     absent = [name for name in names if not (cache_dir() / "opt-cwm" / name).is_file()]
     return f"{absent[0]} has not been fetched yet: run `lpa-cwm fetch opt-cwm`." if absent else None
@@ -156,25 +159,25 @@ def load_official(**given: Any) -> OfficialTracker:
     return OfficialTracker(load_folder(cache_dir() / "opt-cwm", 512), **given)
 
 
-def closer(view: Crop, pixel: Int[Tensor, "2"], side: int) -> Crop:
-    """A square cut from a view around a pixel of the frame, shifted to stay inside the view."""
-    corner = torch.tensor([view.x, view.y])
-    inner = Crop.around(center_of(pixel - corner), side, (view.height, view.width), view.size)
-    return Crop(inner.x + view.x, inner.y + view.y, side, side, view.size)
+def zoom_in(crop: Crop, pixel: Int[Tensor, "2"], side: int) -> Crop:
+    """A smaller square inside a crop, around a pixel of the frame."""
+    corner = torch.tensor([crop.x, crop.y])
+    inner = Crop.around(center_of(pixel - corner), side, (crop.height, crop.width), crop.size)
+    return Crop(inner.x + crop.x, inner.y + crop.y, side, side, crop.size)
 
 
-def shown_at(view: Crop, pixel: Int[Tensor, "2"]) -> Int[Tensor, "2"]:
-    """Where a pixel of the frame is in the view; the fraction is cut off before the center is taken."""
-    scale = torch.tensor([view.size / view.width, view.size / view.height])
-    return ((pixel - torch.tensor([view.x, view.y])) * scale).long().clamp(0, view.size - 1)
+def to_crop_pixel(crop: Crop, pixel: Int[Tensor, "2"]) -> Int[Tensor, "2"]:
+    """Pixel of the crop that shows a pixel of the frame; fractions are truncated."""
+    scale = torch.tensor([crop.size / crop.width, crop.size / crop.height])
+    return ((pixel - torch.tensor([crop.x, crop.y])) * scale).long().clamp(0, crop.size - 1)
 
 
-def shown(frame: Float[Tensor, "3 h w"], view: Crop) -> Float[Tensor, "3 s s"]:
-    """The part of a frame inside a view, at the view's size."""
-    part = frame[:, view.y : view.y + view.height, view.x : view.x + view.width]
-    return resized(part[None], (view.size, view.size))[0]
+def crop_bilinear(frame: Float[Tensor, "3 h w"], crop: Crop) -> Float[Tensor, "3 s s"]:
+    """The part of a frame inside a crop, at the size of the crop."""
+    part = frame[:, crop.y : crop.y + crop.height, crop.x : crop.x + crop.width]
+    return resize_bilinear(part[None], (crop.size, crop.size))[0]
 
 
-def resized(images: Float[Tensor, "b 3 h w"], hw: tuple[int, int]) -> Float[Tensor, "b 3 h2 w2"]:
+def resize_bilinear(images: Float[Tensor, "b 3 h w"], hw: tuple[int, int]) -> Float[Tensor, "b 3 h2 w2"]:
     """Bilinear without antialiasing."""
     return F.interpolate(images, size=hw, mode="bilinear", align_corners=False)

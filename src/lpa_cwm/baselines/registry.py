@@ -1,15 +1,13 @@
-"""Every rival by name: what it is, whose license, how to get it, and where it comes from."""
+"""Baselines by name, with license and origin."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lpa_cwm.baselines.dis import Dis
-from lpa_cwm.baselines.external import External
-from lpa_cwm.baselines.pairwise import PairwiseTracker
+from lpa_cwm.baselines.classical import DisFlow, LucasKanade, StaticPoint
+from lpa_cwm.baselines.gaps import GapTracker
+from lpa_cwm.baselines.pairwise import PairwiseTracker, RangeMapOcclusion
 from lpa_cwm.baselines.raft import SMURF
-from lpa_cwm.baselines.smurf import RangeMap
-from lpa_cwm.baselines.sources import BuiltIn, OptCwmFiles, Origin, RaftFile
-from lpa_cwm.baselines.static import StaticPoint
+from lpa_cwm.baselines.sources import BuiltIn, External, OptCwmCheckpoint, RaftCheckpoint, Source
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import Tracker
@@ -17,98 +15,105 @@ from lpa_cwm.protocols import Tracker
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """One tracker to compare with."""
+    """A tracker to compare with."""
 
     name: str
     what: str
     license: str
-    source: str
+    obtain: str
     """How to get it."""
-    origin: Origin
+    source: Source
     given: dict[str, Any] = field(default_factory=dict)
-    """Settings that came with the name."""
+    """Settings that are part of the name."""
 
     def missing(self) -> str | None:
-        """What is still needed to run it here, as a sentence; None when it can run."""
-        return self.origin.missing()
+        """What is needed to run it here, as a sentence; None if it can run."""
+        return self.source.missing()
 
     def load(self, **given: Any) -> Tracker:
         """Make the tracker; settings by keyword."""
-        return self.origin.load(**self.given | given)
+        return self.source.load(**self.given | given)
 
     def identity(self, **given: Any) -> dict[str, Any]:
-        """What decides its predictions beside its name: settings, and weights by their hash."""
-        return self.origin.identity(**self.given | given)
+        """What decides its predictions beside its name; weights by their hash."""
+        return self.source.identity(**self.given | given)
 
 
-PAIRWISE = "query to target, forward-backward visibility at 6 px."
+DIRECT = "query to target, forward-backward visibility at 6 px."
+GAPS = "over gaps of 1 to 16 frames and from the query (Neoral et al. 2024), best path by patch similarity."
+FLOW = 'pip install "lpa-cwm[flow]"'
 
 
-def raft(name: str, trained: str, fetched: str) -> Baseline:
-    """RAFT with one of its published files."""
-    what = f"{trained}; {PAIRWISE}"
-    return Baseline(name, what, "BSD-3-Clause", "lpa-cwm fetch raft", RaftFile(name, fetched))
+def opencv(name: str, what: str, tracker: Tracker) -> Baseline:
+    """A baseline that needs OpenCV alone."""
+    return Baseline(name, what, "Apache-2.0", FLOW, BuiltIn(tracker, module="cv2", extra="flow"))
+
+
+def raft(name: str, trained: str, file: str, gaps: bool = False) -> Baseline:
+    """RAFT (Teed & Deng 2020) with one of its published files."""
+    command = "lpa-cwm fetch raft-things" if file == "raft-things.pth" else "lpa-cwm fetch raft"
+    what = f"{trained}; {GAPS if gaps else DIRECT}"
+    return Baseline(name, what, "BSD-3-Clause", command, RaftCheckpoint(name, file, gaps=gaps))
+
+
+def external(name: str, what: str, license: str, repository: str, source: External) -> Baseline:
+    """A baseline that runs from the user's checkout of its repository."""
+    return Baseline(name, what, license, f"github.com/{repository}", source)
 
 
 _ALL = (
-    Baseline(
-        name="static",
-        what="A point that never moves, always visible.",
-        license="Apache-2.0",
-        source="built in",
-        origin=BuiltIn(StaticPoint()),
-    ),
-    Baseline(
-        name="dis",
-        what=f"OpenCV's dense inverse search flow; {PAIRWISE}",
-        license="Apache-2.0",
-        source='pip install "lpa-cwm[flow]"',
-        origin=BuiltIn(PairwiseTracker(Dis()), module="cv2", extra="flow"),
-    ),
+    Baseline("static", "A point that never moves, always visible.", "Apache-2.0", "built in", BuiltIn(StaticPoint())),
+    opencv("lk", "Pyramidal Lucas-Kanade (Bouguet 2001), frame to frame; forward-backward visibility.", LucasKanade()),
+    opencv("dis", f"Dense inverse search flow (Kroeger et al. 2016); {DIRECT}", PairwiseTracker(DisFlow())),
+    opencv("dis-chain", "DIS flow, frame to frame.", GapTracker(DisFlow(), gaps=(1,), direct=False)),
+    opencv("dis-gaps", f"DIS flow {GAPS}", GapTracker(DisFlow())),
     raft("raft", "RAFT flow tuned on Sintel", "raft-sintel.pth"),
+    raft("raft-gaps", "RAFT flow tuned on Sintel", "raft-sintel.pth", gaps=True),
     raft("raft-small", "RAFT flow with a fifth of the weights", "raft-small.pth"),
+    raft("raft-small-gaps", "RAFT flow with a fifth of the weights", "raft-small.pth", gaps=True),
+    raft("raft-things", "RAFT flow trained on FlyingThings3D", "raft-things.pth"),
     raft("raft-kitti", "RAFT flow tuned on KITTI", "raft-kitti.pth"),
     Baseline(
         name="smurf",
-        what="SMURF flow, learnt without labels; query to target, its own occlusion at 0.5.",
+        what="SMURF flow (Stone et al. 2021), trained without labels; query to target, its own occlusion at 0.5.",
         license="Apache-2.0 (code), none given (weights)",
-        source="github.com/google-research/google-research, folder smurf",
-        origin=RaftFile("smurf", layouts=(SMURF,), rule=RangeMap()),
+        obtain="github.com/google-research/google-research, folder smurf",
+        source=RaftCheckpoint("smurf", variants=(SMURF,), rule=RangeMapOcclusion()),
     ),
-    Baseline(
-        name="sea-raft",
-        what=f"SEA-RAFT flow; {PAIRWISE}",
-        license="BSD-3-Clause",
-        source='github.com/princeton-vl/SEA-RAFT, or pip install "lpa-cwm[ptlflow]"',
-        origin=External("sea-raft", "core/raft.py", pairwise=True, options=("config",), ptlflow="sea_raft_m"),
+    external(
+        "sea-raft",
+        f"SEA-RAFT flow (Wang et al. 2024); {DIRECT}",
+        "BSD-3-Clause",
+        "princeton-vl/SEA-RAFT",
+        External("sea-raft", "core/raft.py", pairwise=True, options=("config",)),
     ),
-    Baseline(
-        name="gmrw",
-        what="GMRW, global matching random walks; its tracking utility over adjacent frames, 3 px.",
-        license="MIT",
-        source="github.com/ayshrv/gmrw",
-        origin=External("gmrw", "models/gmrw.py", pairwise=False, options=("upsample",)),
+    external(
+        "gmrw",
+        "GMRW, global matching random walks (Shrivastava & Owens 2024); its own utility over adjacent frames, 3 px.",
+        "MIT",
+        "ayshrv/gmrw",
+        External("gmrw", "models/gmrw.py", pairwise=False, options=("upsample",)),
     ),
-    Baseline(
-        name="doduo",
-        what=f"DODUO dense correspondence; {PAIRWISE}",
-        license="MIT",
-        source="github.com/UT-Austin-RPL/Doduo",
-        origin=External("doduo", "src/models/components/models_corr_seg_flow.py", pairwise=True),
+    external(
+        "doduo",
+        f"DODUO dense correspondence (Jiang et al. 2023); {DIRECT}",
+        "MIT",
+        "UT-Austin-RPL/Doduo",
+        External("doduo", "src/models/components/models_corr_seg_flow.py", pairwise=True),
     ),
-    Baseline(
-        name="cotracker3",
-        what="CoTracker3, the offline predictor on the whole video, with its own visibility.",
-        license="CC-BY-NC-4.0 (not for commercial use)",
-        source="github.com/facebookresearch/co-tracker",
-        origin=External("cotracker3", "hubconf.py", pairwise=False),
+    external(
+        "cotracker3",
+        "CoTracker3 (Karaev et al. 2024), the offline predictor on the whole video, with its own visibility.",
+        "CC-BY-NC-4.0 (not for commercial use)",
+        "facebookresearch/co-tracker",
+        External("cotracker3", "hubconf.py", pairwise=False),
     ),
     Baseline(
         name="opt-cwm",
-        what="Opt-CWM by its own protocol: 512 px, masks for each query, four zooms, whole pixels.",
+        what="Opt-CWM (Stojanov et al. 2025) by its own protocol: 512 px, masks per query, four zooms, whole pixels.",
         license="none given: all rights reserved",
-        source="lpa-cwm fetch opt-cwm",
-        origin=OptCwmFiles(),
+        obtain="lpa-cwm fetch opt-cwm",
+        source=OptCwmCheckpoint(),
     ),
 )
 
@@ -116,12 +121,12 @@ BASELINES: dict[str, Baseline] = {baseline.name: baseline for baseline in _ALL}
 
 
 def get_baseline(method: str) -> Baseline:
-    """The rival called `NAME`, or `NAME:PATH` with its checkpoint at a path."""
+    """The baseline called `NAME`, or `NAME:PATH` with its checkpoint at a path."""
     name, _, path = method.partition(":")
     if name not in BASELINES:
         raise InputError(f"{name!r} is not a known method; choose one of {', '.join((*ADJUDICATORS, *BASELINES))}.")
     if not path:
         return BASELINES[name]
-    if isinstance(BASELINES[name].origin, BuiltIn | OptCwmFiles):
+    if isinstance(BASELINES[name].source, BuiltIn | OptCwmCheckpoint):
         raise InputError(f"{name} takes no checkpoint; ask for it as {name!r}, not {method!r}.")
     return replace(BASELINES[name], given={"checkpoint": path})

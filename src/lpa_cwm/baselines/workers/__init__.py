@@ -1,1 +1,1 @@
-"""Scripts that run in other people's environments; `serve.py` says how they are spoken to."""
+"""Scripts that run in the environments of external repositories; `serve.py` defines their protocol."""

@@ -1,4 +1,4 @@
-"""DODUO from its authors' checkout: correspondence between pairs of frames, as flow."""
+"""DODUO (Jiang et al. 2023, arXiv:2309.15110) from its checkout: dense correspondence of frame pairs, as flow."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 import torch.nn.functional as F
 
 if TYPE_CHECKING:
-    from lpa_cwm.baselines.workers.serve import Place
+    from lpa_cwm.baselines.workers.serve import Setup
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
 MULTIPLE = 16
-"""Of which the sides of a frame have to be multiples: cells of eight pixels, in two by two windows."""
+"""Divisor of the sides of a frame: cells of 8 pixels in 2x2 windows."""
 
 
-def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The network of the published configuration, filled from the checkpoint alone."""
-    sys.path.insert(0, place.checkout)
+def load(setup: Setup) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Build the network of the published configuration and load the checkpoint."""
+    sys.path.insert(0, setup.checkout)
     from src.models.components import models_corr_seg_flow
     from src.models.components.unimatch.unimatch import UniMatch
 
-    # The constructor would download DINO, which the checkpoint holds too.
+    # The constructor would download DINO; the checkpoint contains it.
     models_corr_seg_flow.load_pretrained_weights = lambda *arguments: None
     network = models_corr_seg_flow.CorrSegFlowNet(
         unimatch=UniMatch(bilinear_upsample=True),
@@ -33,11 +33,11 @@ def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray
         dino_corr_mask_ratio=0.99,
         dino_corr_mask_binary=True,
     )
-    network.load_state_dict(place.read()["state_dict"])
-    network = network.to(place.device).eval()
+    network.load_state_dict(setup.read()["state_dict"])
+    network = network.to(setup.device).eval()
 
     def answer(question: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        before, after = (pictures(question[name]).to(place.device) for name in ("before", "after"))
+        before, after = (normalize(question[name]).to(setup.device) for name in ("before", "after"))
         height, width = question["before"].shape[1:3]
         with torch.no_grad():
             flows = [
@@ -49,8 +49,8 @@ def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray
     return answer
 
 
-def pictures(frames: np.ndarray) -> torch.Tensor:
-    """RGB with ImageNet's mean and deviation, filled up below and to the right by repeating the border."""
+def normalize(frames: np.ndarray) -> torch.Tensor:
+    """Frames normalized by ImageNet's statistics, padded below and to the right by repeating the border."""
     unit = torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
     normal = (unit - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
     height, width = normal.shape[-2:]

@@ -1,4 +1,4 @@
-"""GMRW from its authors' checkout: adjacent frames linked by their tracking utility, which also judges visibility."""
+"""GMRW (Shrivastava & Owens 2024, arXiv:2409.16288) from its checkout: adjacent frames chained by its own utility."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 
 if TYPE_CHECKING:
-    from lpa_cwm.baselines.workers.serve import Place
+    from lpa_cwm.baselines.workers.serve import Setup
 
 UPSAMPLE = "2"
-"""How many times the frames are enlarged unless told: 2 in the authors' plain recipe, 4 in their best."""
-ONLY_IMPORTED = ("flash_attn", "wandb", "dominate", "dominate.tags", "dgl", "fire")
-"""What the checkout imports and inference never calls."""
+"""Default upsampling of the frames: 2 in the plain published recipe, 4 in the best."""
+UNUSED_IMPORTS = ("flash_attn", "wandb", "dominate", "dominate.tags", "dgl", "fire")
+"""Packages that the checkout imports and inference does not use."""
 
 
-class Absent(ModuleType):
-    """Stands in for a package that is not installed: everything can be imported from it, nothing called."""
+class StubModule(ModuleType):
+    """Replacement for a missing package: any name can be imported; calls raise."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -34,20 +34,20 @@ class Absent(ModuleType):
         return refuse
 
 
-def stand_in() -> None:
-    """Let the checkout be imported without what it does not use."""
-    absent = [name for name in ONLY_IMPORTED if importlib.util.find_spec(name.partition(".")[0]) is None]
-    sys.modules.update({name: Absent(name) for name in absent})
+def install_stubs() -> None:
+    """Make the checkout importable without its unused dependencies."""
+    absent = [name for name in UNUSED_IMPORTS if importlib.util.find_spec(name.partition(".")[0]) is None]
+    sys.modules.update({name: StubModule(name) for name in absent})
 
 
-def build(place: Place) -> Any:
-    """The network with the settings of the authors' evaluation."""
+def build(setup: Setup) -> Any:
+    """Build the network with the settings of the published evaluation."""
     import arguments
     from models import GMRW
     from utils import utils
 
     options = arguments.train_args("")
-    options.eval_only, options.no_of_frames, options.device = True, 2, torch.device(place.device)
+    options.eval_only, options.no_of_frames, options.device = True, 2, torch.device(setup.device)
     network = GMRW(
         args=options,
         num_scales=2,
@@ -59,18 +59,18 @@ def build(place: Place) -> Any:
         num_transformer_layers=6,
         norm=False,
     )
-    network.load_state_dict(utils.trim_statedict_keys(place.read()["model"]))
-    return network.to(place.device).eval()
+    network.load_state_dict(utils.trim_statedict_keys(setup.read()["model"]))
+    return network.to(setup.device).eval()
 
 
-def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The network, and the utility that makes tracks of its affinities."""
-    stand_in()
-    sys.path.insert(0, place.checkout)
-    network = build(place)
+def load(setup: Setup) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Load the network and the utility that chains its affinities into tracks."""
+    install_stubs()
+    sys.path.insert(0, setup.checkout)
+    network = build(setup)
     from utils import tracking_utils, utils
 
-    device, factor = torch.device(place.device), int(place.options.get("upsample", UPSAMPLE))
+    device, factor = torch.device(setup.device), int(setup.options.get("upsample", UPSAMPLE))
 
     def flow(pair: torch.Tensor, height: int, width: int) -> torch.Tensor:
         affinity = network.compute_correspondence(pair)
@@ -80,10 +80,10 @@ def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray
 
     def answer(question: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         height, width = question["video"].shape[1:3]
-        # The authors' points are (t, y, x), and TAP-Vid's as they are: the utility's border is at 0 and at the side.
+        # The utility takes (t, y, x) in raster coordinates, with borders at 0 and at the side.
         queries = torch.from_numpy(question["queries"])[:, [0, 2, 1]]
         with torch.no_grad():
-            video = enlarged(torch.from_numpy(question["video"]), factor).to(device)
+            video = upsample(torch.from_numpy(question["video"]), factor).to(device)
             steps = range(video.shape[1] - 1)
             tracks, visible = tracking_utils.get_tracks_from_flows_query_points(
                 query_points=queries[None].to(device),
@@ -99,8 +99,8 @@ def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray
     return answer
 
 
-def enlarged(video: torch.Tensor, factor: int) -> torch.Tensor:
-    """[t h w 3] to [1 t 3 h w], larger by a factor; still from 0 to 255, as the network was trained."""
+def upsample(video: torch.Tensor, factor: int) -> torch.Tensor:
+    """[t h w 3] to [1 t 3 h w], upsampled by a factor; values stay in 0 to 255."""
     frames = video.permute(0, 3, 1, 2).float()
     size = (factor * frames.shape[-2], factor * frames.shape[-1])
     return F.interpolate(frames, size=size, mode="bilinear", align_corners=True)[None]

@@ -1,8 +1,9 @@
-"""SEA-RAFT from its authors' checkout: flow between pairs of frames."""
+"""SEA-RAFT (Wang et al. 2024, arXiv:2405.14793) from its checkout: flow of frame pairs."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -14,57 +15,57 @@ import torch
 import torch.nn.functional as F
 
 if TYPE_CHECKING:
-    from lpa_cwm.baselines.workers.serve import Place
+    from lpa_cwm.baselines.workers.serve import Setup
 
 CONFIG = "sintel-M"
-"""Which file of the checkout's `config/eval` unless told; it has to be the checkpoint's."""
+"""Default file of `config/eval` in the checkout; it has to fit the checkpoint."""
 
 
-def load(place: Place) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The network of the configuration, filled from the checkpoint alone."""
-    sys.path[:0] = [os.path.join(place.checkout, "core"), place.checkout]
-    import extractor
-    import raft
+def load(setup: Setup) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Build the configured network and load the checkpoint."""
+    sys.path[:0] = [os.path.join(setup.checkout, "core"), setup.checkout]
+    # Modules of the checkout, not of this package.
+    extractor, raft = (importlib.import_module(name) for name in ("extractor", "raft"))
 
-    # The encoders would download ImageNet weights, only for the checkpoint to replace them.
+    # The encoders would download ImageNet weights, which the checkpoint replaces.
     extractor.ResNetFPN._init_weights = lambda self, args: None
-    name = place.options.get("config", CONFIG) + ".json"
-    with open(os.path.join(place.checkout, "config", "eval", name)) as file:
+    name = setup.options.get("config", CONFIG) + ".json"
+    with open(os.path.join(setup.checkout, "config", "eval", name)) as file:
         settings = argparse.Namespace(**json.load(file))
     network = raft.RAFT(settings)
-    fill(network, place)
-    network = network.to(place.device).eval()
+    load_weights(network, setup)
+    network = network.to(setup.device).eval()
 
     def answer(question: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        before, after = (pictures(question[name]).to(place.device) for name in ("before", "after"))
+        before, after = (to_tensor(question[name]).to(setup.device) for name in ("before", "after"))
         with torch.no_grad():
             return {"flow": flow(network, before, after, settings).cpu().numpy()}
 
     return answer
 
 
-def fill(network: torch.nn.Module, place: Place) -> None:
-    """The whole network from the checkpoint; what else that holds is left."""
-    if place.checkpoint.endswith(".safetensors"):
+def load_weights(network: torch.nn.Module, setup: Setup) -> None:
+    """Load all tensors of the network; other tensors of the checkpoint are ignored."""
+    if setup.checkpoint.endswith(".safetensors"):
         from safetensors.torch import load_file
 
-        state = load_file(place.checkpoint)
+        state = load_file(setup.checkpoint)
     else:
-        state = place.read()
+        state = setup.read()
     missing = network.load_state_dict(state, strict=False).missing_keys
     if missing:
-        raise ValueError(f"{place.checkpoint} lacks {len(missing)} tensors, first {missing[0]}")
+        raise ValueError(f"{setup.checkpoint} lacks {len(missing)} tensors, first {missing[0]}")
 
 
-def pictures(frames: np.ndarray) -> torch.Tensor:
-    """RGB from 0 to 255, as the network wants it."""
+def to_tensor(frames: np.ndarray) -> torch.Tensor:
+    """Channels-first RGB from 0 to 255."""
     return torch.from_numpy(frames).permute(0, 3, 1, 2).float()
 
 
 def flow(
     network: torch.nn.Module, before: torch.Tensor, after: torch.Tensor, settings: argparse.Namespace
 ) -> torch.Tensor:
-    """At the size the configuration asks for (a power of two), brought back to the frames' own."""
+    """Flow at the configured scale (a power of two), resized to the frames."""
     size = before.shape[-2:]
     if settings.scale:
         factor = 2.0**settings.scale

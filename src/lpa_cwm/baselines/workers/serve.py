@@ -1,4 +1,4 @@
-"""The worker's side: runs under the user's interpreter, next to somebody else's code, and needs numpy and torch only.
+"""The worker's side of the protocol: runs under the user's interpreter with the external code; needs numpy and torch.
 
 A message is eight bytes, little endian, that hold a length, and then an `.npz` archive of that many bytes. The worker
 sends `protocol` once its network is loaded. After that every question gets one answer, until the pipe is closed:
@@ -6,8 +6,8 @@ sends `protocol` once its network is loaded. After that every question gets one 
     video uint8 [t h w 3], queries float32 [n 3] (t, x, y)  ->  tracks float32 [n t 2] (x, y), visible bool [n t]
     before uint8 [b h w 3], after uint8 [b h w 3]           ->  flow float32 [b 2 h w] (dx, dy)
 
-Points are in pixels of the video, a pixel's center at +0.5. A worker whose code fails dies, and its parent reads why
-from the standard error. These files must run under Python 3.8.
+Points are in pixels of the video, a pixel's center at +0.5. A worker whose code fails exits, and its parent reads
+the reason from the standard error. These files must run under Python 3.8.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PROTOCOL = 1
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the code and its weights are, and what to run them on."""
+class Setup:
+    """Paths of the code and its weights, device and options."""
 
     checkout: str
     checkpoint: str
@@ -37,7 +37,7 @@ class Place:
     options: dict[str, str]
 
     def read(self) -> Any:
-        """Tensors (and plain options) of the checkpoint, without running what else may be in it."""
+        """Load the checkpoint's tensors and plain options; code in it is not executed."""
         import torch
 
         if hasattr(torch.serialization, "add_safe_globals"):
@@ -55,7 +55,7 @@ def send(stream: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
 
 
 def receive(stream: BinaryIO) -> dict[str, np.ndarray] | None:
-    """Read one message; None when the other side has gone."""
+    """Read one message; None at the end of the stream."""
     header = stream.read(8)
     if len(header) < 8:
         return None
@@ -68,15 +68,15 @@ def receive(stream: BinaryIO) -> dict[str, np.ndarray] | None:
 
 
 def private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the parent, out of the code's reach: its prints go to the standard error, its input is empty."""
+    """Take the pipes to the parent; the external code prints to standard error and reads an empty input."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     return questions, answers
 
 
-def loader(name: str) -> Callable[[Place], Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]:
-    """The `load` function of a script, by its name or whole path; our folder must not hide the checkout's modules."""
+def loader(name: str) -> Callable[[Setup], Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]:
+    """The `load` function of a script, by name or path; this folder must not shadow the checkout's modules."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
     spec = importlib.util.spec_from_file_location("worker_" + name, os.path.join(folder, name + ".py"))
@@ -88,14 +88,14 @@ def loader(name: str) -> Callable[[Place], Callable[[dict[str, np.ndarray]], dic
 
 
 def best_device() -> str:
-    """The GPU where there is one."""
+    """The GPU if there is one."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def place() -> tuple[str, Place]:
-    """The method and its place, from the command line."""
+def parse_setup() -> tuple[str, Setup]:
+    """The method and its setup, from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("method")
     for name in ("checkout", "checkpoint", "device"):
@@ -104,14 +104,14 @@ def place() -> tuple[str, Place]:
     given = parser.parse_args()
     device = best_device() if given.device == "auto" else given.device
     options = dict(option.split("=", 1) for option in given.option)
-    return given.method, Place(given.checkout, given.checkpoint, device, options)
+    return given.method, Setup(given.checkout, given.checkpoint, device, options)
 
 
 def main() -> None:
-    """Load one method and answer until nobody asks."""
+    """Load one method and answer until the pipe is closed."""
     questions, answers = private_streams()
-    method, where = place()
-    answer = loader(method)(where)
+    method, setup = parse_setup()
+    answer = loader(method)(setup)
     send(answers, {"protocol": np.array(PROTOCOL)})
     while True:
         question = receive(questions)

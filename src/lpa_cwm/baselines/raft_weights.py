@@ -1,4 +1,4 @@
-"""Published files of the RAFT family into our network, as they are."""
+"""Readers of published RAFT and SMURF weights."""
 
 import re
 import zipfile
@@ -9,13 +9,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lpa_cwm.baselines.raft.network import LARGE, SMALL, SMURF, Layout, Raft
+from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftVariant
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.checkpoints import check_fit, tensors
 
 EXPECTED = "a published RAFT file (.pth)"
 TENSORFLOW = re.compile(r"^(?:feature|flow)_model/(.+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE$")
-"""A variable of SMURF's checkpoint; what its optimizer left there has longer names."""
+"""A variable of SMURF's checkpoint; optimizer slots have longer names."""
 TORCHVISION = (
     (r"^raft\.", ""),
     (r"^feature_encoder\.", "fnet."),
@@ -30,29 +30,31 @@ TORCHVISION = (
     (r"^mask_predictor\.convrelu\.0\.", "update_block.mask.0."),
     (r"^mask_predictor\.conv\.", "update_block.mask.2."),
 )
-"""torchvision's names, which SMURF's port to PyTorch has too, to the authors' names, which are ours."""
+"""From the names of torchvision and of SMURF's PyTorch port to RAFT's."""
 
 
-def load(path: Path) -> Raft:
-    """The network that the file is for: RAFT, small RAFT or SMURF."""
-    state = entries(path)
-    network = Raft(layout_of(state))
+def load_raft(path: Path) -> Raft:
+    """Build RAFT, small RAFT or SMURF, as the file requires, and load its weights."""
+    state = read_state(path)
+    network = Raft(variant_of(state))
     check_fit(state, network, path, EXPECTED)
     network.load_state_dict(state)
     return network
 
 
-def entries(path: Path) -> dict[str, Tensor]:
-    """Tensors under the authors' names: from a `.pth` of RAFT's or torchvision's, or an `.npz` of SMURF's variables."""
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Read tensors under RAFT's names from a `.pth` of RAFT or torchvision or an `.npz` of SMURF's variables."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm fetch raft`.")
     if path.suffix == ".npz":
-        return from_tensorflow(arrays(path))
-    return renamed({name.removeprefix("module."): tensor for name, tensor in tensors(path, EXPECTED).items()})
+        return from_tensorflow(read_npz(path))
+    return rename_torchvision(
+        {name.removeprefix("module."): tensor for name, tensor in tensors(path, EXPECTED).items()}
+    )
 
 
-def arrays(path: Path) -> dict[str, np.ndarray]:
-    """What an archive of numpy's holds."""
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of an `.npz` archive."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -60,9 +62,9 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} is not an archive of arrays; expected SMURF's variables (.npz).") from error
 
 
-def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """torchvision's names undone, and without the shortcut's norm, which the authors' network registers twice."""
-    # The authors number the recurrent units only where there are two.
+def rename_torchvision(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map torchvision's names to RAFT's; drop the shortcut's norm, which RAFT registers twice."""
+    # RAFT numbers the recurrent units only if there are two.
     number = r"\1" if any("convgru2" in name for name in state) else ""
     rules = (*TORCHVISION, (r"\.recurrent_block\.convgru(\d)\.conv(\w)\.", rf".gru.conv\2{number}."))
     ours: dict[str, Tensor] = {}
@@ -73,13 +75,13 @@ def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in ours.items() if ".norm3." not in name}
 
 
-def from_tensorflow(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """SMURF's variables under our names, kernels turned from [h w in out] to [out in h w]."""
+def from_tensorflow(variables: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Map SMURF's TensorFlow variables to RAFT's names; kernels [h w in out] become [out in h w]."""
     state: dict[str, Tensor] = {}
-    for name, array in arrays.items():
+    for name, array in variables.items():
         if match := TENSORFLOW.match(name):
             module, kind = match.groups()
-            # Keras counts layers with weights only; the authors' sequence has a rectifier between the two.
+            # Keras counts only layers with weights; RAFT's sequence has a ReLU between the two.
             module = module.replace("mask/layer_with_weights-1", "mask/2").replace("layer_with_weights-", "")
             tensor = torch.from_numpy(array).float()
             state[f"{module.replace('/', '.')}.{'weight' if kind == 'kernel' else 'bias'}"] = (
@@ -88,8 +90,8 @@ def from_tensorflow(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
     return state
 
 
-def layout_of(state: dict[str, Tensor]) -> Layout:
-    """Small networks have one recurrent unit; SMURF's context encoder has no norm to learn."""
+def variant_of(state: dict[str, Tensor]) -> RaftVariant:
+    """Infer the variant: small networks have one recurrent unit; SMURF's context encoder has no learned norm."""
     if "update_block.gru.convz.weight" in state:
         return SMALL
     return LARGE if "cnet.norm1.weight" in state else SMURF
