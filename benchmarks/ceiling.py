@@ -15,8 +15,7 @@ from lpa_cwm.worlds.remember import Remembering, digest
 from tyro.conf import Positional
 
 from lpa_cwm import registry
-from lpa_cwm.config import TrackerConfig
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import Selection, TrackerConfig
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.geometry import Crop
 from lpa_cwm.metrics.cmc import cmc

@@ -76,10 +76,10 @@ def test_clips_become_samples(tmp_path):
         sample = dataset[index]
         xy, hidden = tracks[name]
         assert len(sample.clip) == t
-        official = (xy[:, :t] * (64, 48) - 0.5) / (64, 48) * 256
+        official = xy[:, :t] * (64, 48) - 0.5
         assert np.allclose(sample.truth.xy.numpy(), official, atol=1e-3)
         assert np.array_equal(sample.truth.visible.numpy(), ~hidden[:, :t])
-        assert sample.clip.hw == (256, 256)
+        assert sample.clip.hw == (48, 64)
         assert abs(sample.clip[30].float().mean().item() - 150) < 2
     assert dataset.fingerprint(0) != dataset.fingerprint(1)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.manifest import Manifest, manifest_of

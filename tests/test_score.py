@@ -9,7 +9,7 @@ import pytest
 
 from lpa_cwm import metrics
 from lpa_cwm.cli.main import main
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.predict import predict

@@ -1,4 +1,4 @@
-"""Every published form of TAP-Vid gives the same samples; points are the file's times 256; bad files are named."""
+"""Every published form of TAP-Vid gives the same samples, in native pixels; bad files are named."""
 
 import io
 import weakref
@@ -11,7 +11,7 @@ import torch
 from einops import rearrange
 from PIL import Image
 
-from lpa_cwm.datasets.selection import Selection, spread
+from lpa_cwm.config import Selection, evenly_spaced
 from lpa_cwm.datasets.tapvid import first_queries, load_dataset, strided_queries
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import safe_pickle
@@ -21,25 +21,21 @@ from tapvid_files import entries, entry, jpegs, save
 REAL = Path(__file__).parents[2] / "shared" / "data" / "real_dev.pkl"
 
 
-def lanczos(frame):
-    return np.asarray(Image.fromarray(frame).resize((256, 256), Image.Resampling.LANCZOS))
-
-
-def test_a_sample_is_the_file_times_256(tmp_path):
+def test_a_sample_has_the_pixels_of_the_file(tmp_path):
     content = entries(3)
     dataset = load_dataset(save(tmp_path / "davis.pkl", content))
     assert isinstance(dataset, Dataset)
     assert (dataset.name, dataset.names, len(dataset)) == ("davis", list(content), 3)
     for index, (name, raw) in enumerate(content.items()):
         sample = dataset[index]
-        assert (sample.clip.name, len(sample.clip), sample.clip.hw) == (name, 6, (256, 256))
-        assert np.array_equal(sample.truth.xy.numpy(), raw["points"] * np.float32(256))
+        assert (sample.clip.name, len(sample.clip), sample.clip.hw) == (name, 6, (20, 30))
+        assert np.array_equal(sample.truth.xy.numpy(), raw["points"] * np.float32([30, 20]))
         assert np.array_equal(sample.truth.visible.numpy(), ~raw["occluded"])
         for t in range(6):
-            assert np.array_equal(rearrange(sample.clip[t], "c h w -> h w c").numpy(), lanczos(raw["video"][t]))
+            assert np.array_equal(rearrange(sample.clip[t], "c h w -> h w c").numpy(), raw["video"][t])
 
 
-def test_frames_are_decoded_and_resized_once(tmp_path):
+def test_frames_are_decoded_once(tmp_path):
     clip = load_dataset(save(tmp_path / "a.pkl", entries(1)))[0].clip
     assert all(clip[t] is clip[t] for t in (5, 0, 3, 1, 2, 4))
     assert clip[0] is clip[0]
@@ -93,7 +89,7 @@ def test_one_file_is_in_memory_at_a_time(tmp_path, monkeypatch):
         videos.extend(weakref.ref(raw["video"]) for raw in content)
         return content
 
-    monkeypatch.setattr(unpickle, "load", counted)
+    monkeypatch.setattr(safe_pickle, "load", counted)
     dataset = load_dataset(tmp_path / "set")
     for index in range(4):
         _ = dataset[index].clip[0], dataset.fingerprint(index)
@@ -163,7 +159,7 @@ def test_videos_are_chosen_by_name_and_pattern(tmp_path):
 def test_spreading_keeps_even_distances():
     for have in range(1, 20):
         for number in range(1, 25):
-            chosen = spread(range(have), number)
+            chosen = evenly_spaced(range(have), number)
             assert len(set(chosen)) == min(number, have)
             assert chosen == sorted(chosen)
             steps = {b - a for a, b in pairwise(chosen)}
@@ -214,7 +210,7 @@ def test_a_broken_frame_is_named(tmp_path):
     raw = entry(jpeg=True)
     raw["video"][3] = b"\xff\xd8nothing"
     clip = load_dataset(save(tmp_path / "a.pkl", {"a": raw}))[0].clip
-    assert clip[2].shape == (3, 256, 256)
+    assert clip[2].shape == (3, 20, 30)
     with pytest.raises(InputError, match="Frame 3 of the video a"):
         clip[3]
 

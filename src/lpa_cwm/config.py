@@ -1,8 +1,13 @@
-"""Settings of the tracker, each with its meaning; standard library only, so that `--help` stays instant."""
+"""Settings of the tracker and of a data set; standard library only, so that `--help` stays instant."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from fnmatch import fnmatchcase
+from typing import Literal, TypeVar
 
+from lpa_cwm.errors import InputError
+
+Item = TypeVar("Item")
 ADJUDICATORS = ("uniform", "apa", "lpa")
 WORLD, ADJUDICATOR = "compact", "lpa"
 """What every command uses unless told otherwise."""
@@ -39,3 +44,50 @@ class TrackerConfig:
     """Refine the endpoint between pixels by parabolas through the peak; the paper answers with a pixel center."""
     batch: int = 16
     """Queries whose responses are in memory at once."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The videos, tracks, frames and queries of a data set that are used; the default is everything."""
+
+    videos: tuple[str, ...] = ()
+    """Names or patterns such as badja/*, or one number: that many videos, evenly spaced."""
+    max_tracks: int | None = None
+    """Maximum number of tracks per video, evenly spaced among the tracks that are ever visible."""
+    frames: int | None = None
+    """Maximum number of frames per video, from the first one on."""
+    queries: Literal["first", "strided"] = "first"
+    """Query each track where it is first visible, or at every fifth frame where it is visible."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_tracks", 1), ("frames", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"--{name.replace('_', '-')} is {value}; expected {least} or more.")
+
+    def of_names(self, names: Sequence[str]) -> list[str]:
+        """The chosen videos, in the data set's own order."""
+        if not self.videos:
+            return list(names)
+        if len(self.videos) == 1 and self.videos[0].isdigit() and self.videos[0] not in names:
+            return _count_of(names, int(self.videos[0]))
+        chosen = set()
+        for pattern in self.videos:
+            matching = {pattern} & set(names) or {name for name in names if fnmatchcase(name, pattern)}
+            if not matching:
+                few = ", ".join(names[:3])
+                raise InputError(f"No video is called {pattern!r}; the {len(names)} of this set are {few} and so on.")
+            chosen |= matching
+        return [name for name in names if name in chosen]
+
+
+def _count_of(names: Sequence[str], number: int) -> list[str]:
+    if not 1 <= number <= len(names):
+        raise InputError(f"--videos asks for {number} videos; expected 1 to {len(names)}, which is all of them.")
+    return evenly_spaced(names, number)
+
+
+def evenly_spaced(items: Sequence[Item], number: int) -> list[Item]:
+    """`number` items at even distances, or all items if there are fewer."""
+    number = min(number, len(items))
+    return [items[index * len(items) // number] for index in range(number)]

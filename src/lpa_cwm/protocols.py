@@ -1,11 +1,13 @@
 """The five protocols: whatever has these methods can take part."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lpa_cwm.config import TrackerConfig
+from lpa_cwm.config import Selection, TrackerConfig
 from lpa_cwm.types import Candidates, Clip, Judgement, Pair, Queries, Sample, Tracks
 
 
@@ -68,10 +70,33 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A finite, ordered collection of annotated videos, read one at a time."""
+    """A finite, ordered collection of annotated videos, read one at a time, at their own size.
 
-    name: str
+    `predict`, `score` and `report` accept any object with these methods.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Unique names of the videos, in order; prediction files are named after them."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """The file or folder that runs record, so that scoring and reports can open the data set again."""
+        ...
+
+    @property
+    def selection(self) -> Selection:
+        """The selected part; `selection.queries` decides whether tracking also runs backward."""
+        ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Sample: ...
+
+    def fingerprint(self, index: int) -> str:
+        """Hash of the frames of one video; runs on other frames have other manifests."""
+        ...

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.cli.train_lpa import TrainLpa
-from lpa_cwm.config import WORLD
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import WORLD, Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.variants import VARIANTS, Variant
 

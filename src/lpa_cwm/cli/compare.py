@@ -7,8 +7,7 @@ from typing import Annotated
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.cli.options import TrackerOptions
-from lpa_cwm.config import ADJUDICATORS, WORLD
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import ADJUDICATORS, WORLD, Selection
 from lpa_cwm.errors import InputError
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional
 
 from lpa_cwm.cli.options import TrackerOptions
-from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, Selection
 from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import Selection
 
 if TYPE_CHECKING:
     from lpa_cwm.metrics import Scores

@@ -1,8 +1,9 @@
-"""Point-tracking benchmarks in TAP-Vid's formats, one video at a time, at 256 x 256 pixels.
+"""Point-tracking benchmarks in the formats of TAP-Vid (Doersch et al. 2022, arXiv 2211.03726).
 
-A data set is a path: a pickle (DAVIS, RGB-Stacking, any other of that form), a folder of pickles (the splits of
-RoboTAP, the shards of Kinetics), or the csv of Kinetics with its clips beside it. One file's content is in memory at a
-time, for a pickle cannot be read in parts; frames are decoded and resized when they are asked for.
+A data set is a path: a pickle (DAVIS, RGB-Stacking), a folder of pickles (the splits of RoboTAP, the shards of
+Kinetics), or the csv of Kinetics with its clips in the same folder. Frames, queries and tracks have the video's own
+size: a tracker chooses its working size, and the metrics have their own raster (`evaluation`). One file is in memory
+at a time, because a pickle cannot be read in parts. Frames are decoded when they are read.
 """
 
 from collections.abc import Callable
@@ -11,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lpa_cwm.config import Selection, evenly_spaced
 from lpa_cwm.datasets.kinetics_csv import clip_recording, clips_with_tracks
-from lpa_cwm.datasets.selection import Selection, spread
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, recording
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.io import safe_pickle
 from lpa_cwm.io.video import LazyFrames
-from lpa_cwm.metrics.comparison import SIZE
-from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 STRIDE = 5
@@ -31,16 +30,16 @@ Contents = dict[Any, Callable[[str], AnnotatedVideo]]
 Shard = Callable[[], Contents]
 
 
-def load_dataset(path: Path | str, selection: Selection | None = None) -> "TapVid":
+def load_dataset(path: Path | str, selection: Selection | None = None) -> "TapVidDataset":
     """Open a benchmark, or the selected part of it."""
     path = Path(path)
     if not path.exists():
         raise InputError(f"There is no {path}; expected a TAP-Vid pickle, a folder of them, or Kinetics' csv.")
-    return TapVid(path, selection or Selection())
+    return TapVidDataset(path, selection or Selection())
 
 
-class TapVid:
-    """A benchmark as samples at 256 x 256 pixels, in the order of its files; can be sent to another process."""
+class TapVidDataset:
+    """The videos of a benchmark at their own size, in the order of its files; can be sent to another process."""
 
     def __init__(self, path: Path, selection: Selection) -> None:
         self.path = path
@@ -56,11 +55,11 @@ class TapVid:
         return len(self.names)
 
     def __getitem__(self, index: int) -> Sample:
-        """One video with its queries and truth; its frames are decoded and resized once each, when asked for."""
+        """One video with its queries and truth; each frame is decoded once, when it is first read."""
         return _sample(self._recording(index), self.selection)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the loaded file, which whoever receives this reads himself."""
+        """Pickle without the loaded file; workers read it again."""
         return vars(self) | {"_loaded": (-1, {})}
 
     def fingerprint(self, index: int) -> str:
@@ -98,17 +97,14 @@ def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
     rows = visible.any(dim=1).nonzero()[:, 0].tolist()
     if not rows:
         raise source.error(f"has no track that is visible in its {frames} frames; leave it out with --videos")
-    rows = spread(rows, selection.max_tracks or len(rows))
-    xy = torch.from_numpy(source.points[rows, :frames]) * SIZE
+    rows = evenly_spaced(rows, selection.max_tracks or len(rows))
+    clip = Clip(LazyFrames(frames, source.pictures.decode, kept=frames), source.name)
+    height, width = clip.hw
+    xy = torch.from_numpy(source.points[rows, :frames]) * torch.tensor([width, height], dtype=torch.float32)
     track, frame = QUERIES[selection.queries](visible[rows])
     if not len(frame):
         raise source.error(f"has no track visible at frames 0, {STRIDE}, ...; leave it out with --videos")
-    clip = Clip(LazyFrames(frames, partial(_resized, source), kept=frames), source.name)
     return Sample(clip, Queries(xy[track, frame], frame), Tracks(xy[track], visible[rows][track]))
-
-
-def _resized(source: AnnotatedVideo, index: int) -> UInt8[Tensor, "3 256 256"]:
-    return resize_frame(source.pictures.decode(index), (SIZE, SIZE))
 
 
 def first_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int[Tensor, "q"]]:

@@ -5,17 +5,17 @@ from functools import partial
 from pathlib import Path
 
 from lpa_cwm import registry
-from lpa_cwm.datasets.tapvid import TapVid
 from lpa_cwm.evaluation.manifest import Manifest, manifest_of
 from lpa_cwm.evaluation.methods import Method, make_tracker
 from lpa_cwm.evaluation.predict import PredictJob, lacking, predict
 from lpa_cwm.evaluation.run import Run, software
 from lpa_cwm.evaluation.score import ScoredRun, score, write_scores
+from lpa_cwm.protocols import Dataset
 from lpa_cwm.sharding import Executor, Shard, in_this_process
 
 
 def predict_methods(
-    dataset: TapVid,
+    dataset: Dataset,
     manifest: Manifest,
     methods: Mapping[Path, Method],
     executor: Executor = in_this_process,
@@ -34,7 +34,7 @@ def predict_methods(
 
 
 def compare(
-    dataset: TapVid, methods: Mapping[Path, Method], executor: Executor = in_this_process, shard: Shard | None = None
+    dataset: Dataset, methods: Mapping[Path, Method], executor: Executor = in_this_process, shard: Shard | None = None
 ) -> int:
     """Predict with several methods and score them; the number of videos that other shards still have to track."""
     manifest = manifest_of(dataset)

@@ -10,8 +10,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from lpa_cwm.datasets.tapvid import TapVid
 from lpa_cwm.errors import InputError
+from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 
 
@@ -64,12 +64,12 @@ def mismatch(what: str) -> InputError:
     return InputError(f"The data set {what}; the run was made from other data; give the same file and selection.")
 
 
-def manifest_of(dataset: TapVid) -> Manifest:
+def manifest_of(dataset: Dataset) -> Manifest:
     """Read every video once; so bad ones are found before any work begins."""
     return Manifest({name: _identity(dataset, index) for index, name in enumerate(dataset.names)})
 
 
-def _identity(dataset: TapVid, index: int) -> Identity:
+def _identity(dataset: Dataset, index: int) -> Identity:
     sample = dataset[index]
     return Identity(len(sample.queries), len(sample.clip), _truth(sample), dataset.fingerprint(index))
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from lpa_cwm import registry
+from lpa_cwm.baselines.pairwise import working_size
 from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.config import ADJUDICATORS, WORLD, TrackerConfig
 from lpa_cwm.evaluation.predict import TrackAll
+from lpa_cwm.geometry import rescale
+from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.tracker import track_many
 from lpa_cwm.types import Clip, Queries, Tracks
@@ -76,5 +79,12 @@ def _together(methods: Sequence[tuple[str, Method]]) -> TrackAll:
 
 
 def _baseline(name: str, method: Method) -> TrackAll:
+    """Baselines are evaluated as TAP-Vid does it: on frames of 256 x 256 pixels."""
     tracker = get_baseline(method.name).load(device=method.device)
-    return lambda clip, queries: {name: tracker.track(clip, queries)}
+
+    def track(clip: Clip, queries: Queries) -> dict[str, Tracks]:
+        resized, asked = working_size(clip, queries, SIZE, kept=len(clip))
+        tracks = tracker.track(resized, asked)
+        return {name: replace(tracks, xy=rescale(tracks.xy, resized.hw, clip.hw))}
+
+    return track

@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lpa_cwm.datasets.selection import Selection
-from lpa_cwm.datasets.tapvid import TapVid
+from lpa_cwm.config import Selection
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.evaluation.run import Run
+from lpa_cwm.geometry import HW, rescale
 from lpa_cwm.metrics import Prediction
+from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
+from lpa_cwm.protocols import Dataset
 from lpa_cwm.sharding import Executor, Shard, in_this_process
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
@@ -25,7 +27,7 @@ TrackAll = Callable[[Clip, Queries], dict[str, Tracks]]
 class PredictJob:
     """The videos of a data set as pieces of work; each worker makes the trackers itself, once."""
 
-    dataset: TapVid
+    dataset: Dataset
     make_tracker: Callable[[], TrackAll]
 
     def begin(self) -> Callable[[int], dict[str, Prediction]]:
@@ -67,13 +69,14 @@ def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dic
     start = time.perf_counter()
     tracks = both_ways(track, sample, selection)
     seconds = time.perf_counter() - start if len(tracks) == 1 else None
-    return {name: to_prediction(one, seconds) for name, one in tracks.items()}
+    return {name: to_prediction(one, sample.clip.hw, seconds) for name, one in tracks.items()}
 
 
-def to_prediction(tracks: Tracks, seconds: float | None = None) -> Prediction:
-    """Tracks as a prediction file has them."""
+def to_prediction(tracks: Tracks, hw: HW, seconds: float | None = None) -> Prediction:
+    """Tracks as a prediction file has them: positions are scaled from the clip's size to the 256 x 256 raster."""
+    xy = rescale(tracks.xy, hw, (SIZE, SIZE))
     score = None if tracks.strength is None else tracks.strength.cpu().numpy()
-    return Prediction(tracks.xy.cpu().numpy(), tracks.visible.cpu().numpy(), score, seconds)
+    return Prediction(xy.cpu().numpy(), tracks.visible.cpu().numpy(), score, seconds)
 
 
 def both_ways(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Tracks]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lpa_cwm.datasets.selection import Selection
+from lpa_cwm.config import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.evaluation.manifest import Manifest, digest

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from lpa_cwm.datasets.selection import Selection
-from lpa_cwm.datasets.tapvid import TapVid, load_dataset
+from lpa_cwm.config import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.evaluation.manifest import Manifest, manifest_of
 from lpa_cwm.evaluation.run import Run, load_run
 from lpa_cwm.files import atomic_write
+from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics import TRIVIAL, Prediction, Protocol, Scores, Truth, dump_scores, measure, sweep_thresholds
+from lpa_cwm.metrics.comparison import SIZE
+from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 
 
@@ -23,13 +26,13 @@ class ScoredRun:
     """A folder of predictions, the data they are for, and what is known about them."""
 
     folder: Path
-    dataset: TapVid
+    dataset: Dataset
     manifest: Manifest
     run: Run | None
     """None when another program wrote the predictions."""
 
     @classmethod
-    def of(cls, folder: Path, dataset: TapVid, manifest: Manifest) -> "ScoredRun":
+    def of(cls, folder: Path, dataset: Dataset, manifest: Manifest) -> "ScoredRun":
         """The run in a folder; refused if it is not of these data."""
         run = load_run(folder)
         if run:
@@ -113,4 +116,6 @@ def _pairs(run: ScoredRun) -> Iterator[tuple[str, Prediction, Truth]]:
 
 
 def _truth(sample: Sample) -> Truth:
-    return Truth(sample.truth.xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())
+    """Truth in pixels of the 256 x 256 raster."""
+    xy = rescale(sample.truth.xy, sample.clip.hw, (SIZE, SIZE))
+    return Truth(xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())

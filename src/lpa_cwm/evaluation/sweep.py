@@ -11,6 +11,8 @@ import torch
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
+from lpa_cwm.geometry import rescale
+from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.probe import observe_pair
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence, Correspondences
@@ -27,7 +29,7 @@ class Cell:
     masks: int
     passes: int
     error: float
-    """Mean final end-point error in pixels."""
+    """Mean final end-point error in pixels of the 256 x 256 raster."""
     seconds: float
     """Median time of one query, alone in its batch, frames and models in memory."""
     queries: int
@@ -87,7 +89,8 @@ def answered(tracker: CwmTracker, correspondence: Correspondence) -> Iterator[tu
         result = tracker.track_pair(observed, xy[None])
         wait(tracker.device)
         seconds = time.perf_counter() - start
-        yield (result.xy[0].cpu() - end).norm().item(), seconds
+        miss = rescale(result.xy[0].cpu() - end, observed.source.hw, (SIZE, SIZE))
+        yield miss.norm().item(), seconds
 
 
 def wait(device: str) -> None:

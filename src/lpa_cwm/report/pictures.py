@@ -11,12 +11,16 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from PIL import Image, ImageDraw
 
-from lpa_cwm.datasets.selection import Selection
-from lpa_cwm.datasets.tapvid import TapVid, load_dataset
+from lpa_cwm.config import Selection
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation import predictions
+from lpa_cwm.geometry import rescale
 from lpa_cwm.io.overlay import draw_head
 from lpa_cwm.metrics import Scores
+from lpa_cwm.metrics.comparison import SIZE
+from lpa_cwm.protocols import Dataset
+from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Sample
 
 WORST = 4
@@ -40,7 +44,7 @@ def worst_videos(scores: Scores, number: int = WORST) -> list[str]:
     return sorted(known, key=lambda name: known[name])[:number]
 
 
-def open_dataset(scores: Scores) -> TapVid | None:
+def open_dataset(scores: Scores) -> Dataset | None:
     """The data set that was scored, if it is still where it was."""
     where, chosen = scores.notes.get("dataset"), scores.notes.get("selection")
     if not where or chosen is None or not Path(where).exists():
@@ -48,7 +52,7 @@ def open_dataset(scores: Scores) -> TapVid | None:
     return load_dataset(where, Selection(**chosen | {"videos": tuple(chosen["videos"])}))
 
 
-def pictures(folder: Path, dataset: TapVid, video: str) -> Iterator[Picture]:
+def pictures(folder: Path, dataset: Dataset, video: str) -> Iterator[Picture]:
     """A few frames of a video with truth and prediction drawn on them."""
     if video not in dataset.names:
         return
@@ -67,12 +71,13 @@ def pictures(folder: Path, dataset: TapVid, video: str) -> Iterator[Picture]:
 
 def draw(sample: Sample, xy: Float[np.ndarray, "n 2"], visible: Bool[np.ndarray, "n"], frame: int) -> Image.Image:
     """One frame: where the truth is visible a green ring, the prediction as everywhere, a line between them."""
-    pixels = rearrange(sample.clip[frame], "c h w -> h w c").cpu().numpy()
+    pixels = rearrange(resize_frame(sample.clip[frame], (SIZE, SIZE)), "c h w -> h w c").cpu().numpy()
+    truth = rescale(sample.truth.xy[:, frame], sample.clip.hw, (SIZE, SIZE))
     picture = Image.fromarray(pixels).resize((ENLARGED * pixels.shape[1], ENLARGED * pixels.shape[0]))
     pen = ImageDraw.Draw(picture, "RGBA")
     asked = (sample.queries.frame < frame) & sample.truth.visible[:, frame]
     for track in asked.nonzero()[:, 0].tolist():
-        place, guess = (sample.truth.xy[track, frame] * ENLARGED).tolist(), (xy[track] * ENLARGED).tolist()
+        place, guess = (truth[track] * ENLARGED).tolist(), (xy[track] * ENLARGED).tolist()
         if np.isfinite(guess).all():
             pen.line((*place, *guess), fill=(*PREDICTED, 170), width=2)
             draw_head(pen, guess, bool(visible[track]), PREDICTED, RADIUS)

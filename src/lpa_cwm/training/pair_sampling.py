@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.point_pairs import Matches, MatchSampler, Tally
+from lpa_cwm.geometry import rescale
+from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.rng import generator
 from lpa_cwm.types import Sample
@@ -58,7 +60,7 @@ class TrackCorrespondences:
     hidden: int = 0
     """Most further queries per pair that are hidden in the target: about these no candidate is right."""
     motion: float = 0.5
-    """Least motion in pixels."""
+    """Least motion in pixels of the 256 x 256 raster."""
 
     def of(self, video: int) -> Iterator[Correspondence]:
         """Keyed pairs of one video; pairs in which nothing moves enough are left out."""
@@ -84,7 +86,8 @@ class TrackCorrespondences:
     def moving(self, sample: Sample, source: int, target: int, draw: torch.Generator) -> Int[Tensor, "k"]:
         """Tracks that are seen in both frames and move."""
         both = sample.truth.visible[:, source] & sample.truth.visible[:, target]
-        far = (sample.truth.xy[:, target] - sample.truth.xy[:, source]).norm(dim=-1) >= self.motion
+        motion = sample.truth.xy[:, target] - sample.truth.xy[:, source]
+        far = rescale(motion, sample.clip.hw, (SIZE, SIZE)).norm(dim=-1) >= self.motion
         return some(both & far, self.queries, draw)
 
     def lost(self, sample: Sample, source: int, target: int, draw: torch.Generator) -> Int[Tensor, "k"]:
