@@ -6,8 +6,10 @@ i + 0.5. Resizing an image then multiplies its points by the ratio of sizes, and
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from einops import rearrange
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 HW = tuple[int, int]
@@ -24,6 +26,16 @@ def index_of(xy: Float[Tensor, "*b 2"], hw: HW) -> Int[Tensor, "*b 2"]:
     return xy.floor().long().clamp(min=torch.zeros_like(limit), max=limit)
 
 
+def to_continuous_index(xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
+    """Coordinates in which pixel i has its center at i, as in matplotlib and OpenCV."""
+    return xy - 0.5
+
+
+def axis_centers(first: int, last: int) -> Float64[np.ndarray, "k"]:
+    """Centers of the pixels `first` to `last - 1` along one axis, for numpy."""
+    return np.arange(first, last) + 0.5
+
+
 def center_of_flat(flat: Int[Tensor, "*b"], width: int) -> Float[Tensor, "*b 2"]:
     """The center of a pixel given by its raster position."""
     return center_of(torch.stack((flat % width, flat // width), dim=-1))
@@ -36,6 +48,17 @@ def pixel_centers(hw: HW, device: torch.device | None = None) -> Float[Tensor, "
     return center_of(torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1))
 
 
+def centered_grid(side: int, device: torch.device | None = None) -> Float[Tensor, "s 2"]:
+    """Pixel centers of a square, relative to the square's center, in raster order."""
+    return rearrange(pixel_centers((side, side), device) - side / 2, "i j d -> (i j) d")
+
+
+def patch_centers(hw: HW, patch: int, device: torch.device | None = None) -> Float[Tensor, "p 2"]:
+    """Centers of the patches in raster order, in pixels."""
+    grid = pixel_centers((hw[0] // patch, hw[1] // patch), device)
+    return rearrange(grid * patch, "i j d -> (i j) d")
+
+
 def rescale(xy: Float[Tensor, "*b 2"], source: HW, target: HW) -> Float[Tensor, "*b 2"]:
     """The same point after its image was resized from `source` to `target`."""
     ratio = torch.tensor([target[1] / source[1], target[0] / source[0]], dtype=xy.dtype, device=xy.device)
@@ -46,6 +69,23 @@ def to_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
     """Coordinates for `grid_sample(align_corners=False)`, which also has pixel centers at the half."""
     size = torch.tensor([hw[1], hw[0]], dtype=xy.dtype, device=xy.device)
     return 2 * xy / size - 1
+
+
+def from_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
+    """The inverse of `to_sampler`."""
+    size = torch.tensor([hw[1], hw[0]], dtype=xy.dtype, device=xy.device)
+    return (xy + 1) / 2 * size
+
+
+def clamp_to_centers(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
+    """The nearest point between the first and the last pixel center: sampling there repeats the border."""
+    return xy.clamp(min=xy.new_tensor(0.5), max=xy.new_tensor([hw[1] - 0.5, hw[0] - 0.5]))
+
+
+def bilinear_neighbors(xy: Float[Tensor, "*b 2"]) -> tuple[Float[Tensor, "*b 2"], Float[Tensor, "*b 2"]]:
+    """The pixel center to the upper left of a point, and the point's distance from it: bilinear weights per axis."""
+    before = (xy - 0.5).floor() + 0.5
+    return before, xy - before
 
 
 def patch_of(xy: Float[Tensor, "*b 2"], hw: HW, patch: int) -> Int[Tensor, "*b 2"]:
@@ -82,11 +122,11 @@ class Crop:
         return cls(x, y, side, side, size)
 
     def to_crop(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
-        """From the frame's pixels to the view's."""
+        """From the frame's pixels to the crop's."""
         corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
         return rescale(xy - corner, (self.height, self.width), (self.size, self.size))
 
     def to_frame(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
-        """From the view's pixels to the frame's."""
+        """From the crop's pixels to the frame's."""
         corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
         return rescale(xy, (self.size, self.size), (self.height, self.width)) + corner

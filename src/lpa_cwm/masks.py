@@ -1,10 +1,11 @@
-"""Which target patches are hidden: nested random sets, sets around a point, and who uses which of them."""
+"""Which target patches are hidden: nested random masks, masks edited around a point, and the queries that use them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -22,6 +23,16 @@ def random_masks(count: int, patches: int, *identity: KeyPart) -> Bool[Tensor, "
     return torch.stack(orders) < int(HIDDEN_SHARE * patches)
 
 
+def mask_of(patches: Int[Tensor, "b n"], count: int) -> Bool[Tensor, "b p"]:
+    """True at the patches with the given raster numbers."""
+    return torch.zeros(len(patches), count, dtype=torch.bool, device=patches.device).scatter(1, patches, True)
+
+
+def mask_pixels(masks: Bool[Tensor, "m p"], columns: int, patch: int) -> Bool[Tensor, "m h w"]:
+    """A value per patch as a value per pixel; `columns` patches make a row."""
+    return repeat(masks, "m (r c) -> m (r i) (c j)", c=columns, i=patch, j=patch)
+
+
 def neighborhood(xy: Float[Tensor, "n 2"], size: int, patch: int) -> Bool[Tensor, "n p"]:
     """The 3 x 3 patches around each point, clipped at the border."""
     side = size // patch
@@ -35,8 +46,8 @@ def hide(
 ) -> Bool[Tensor, "m p"]:
     """Hide `around` in every mask and reveal as many other patches, so that the number hidden stays the same.
 
-    `random` reveals hidden patches outside `around`; `raster` follows the official code, which reveals the first
-    hidden ones wherever they are.
+    `random` reveals hidden patches outside `around`; `raster` follows the official code of Opt-CWM, which reveals the
+    first hidden patches in raster order.
     """
     edited = masks.clone()
     if int(around.sum()) > int(masks[0].sum()):
@@ -58,13 +69,13 @@ def hide(
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """Masks of one frame pair, and which queries look through which of them."""
+    """Masks of one frame pair, and which queries use which of them."""
 
     hidden: Bool[Tensor, "k p"]
     used: Bool[Tensor, "n k"]
 
     def groups(self) -> Iterator[tuple[Int[Tensor, "masks"], Int[Tensor, "users"]]]:
-        """Masks that have the same users, with these users; each mask is imagined once."""
+        """Masks that have the same users, with these users: each mask is predicted once for all of them."""
         columns, member = torch.unique(self.used.T, dim=0, return_inverse=True)
         for group, column in enumerate(columns):
             if column.any():
@@ -72,19 +83,19 @@ class MaskPlan:
 
 
 def shared_plan(masks: Bool[Tensor, "k p"], queries: int) -> MaskPlan:
-    """Every query looks through every mask."""
+    """Every query uses every mask."""
     return MaskPlan(masks, torch.ones(queries, len(masks), dtype=torch.bool))
 
 
 def joint_group_size(patches: int) -> int:
-    """Queries that share re-evaluation masks, 32 of 1024 patches: less than a third of a mask is theirs."""
+    """Queries that share re-evaluation masks, 32 for 1024 patches: their neighborhoods are at most a third of a mask."""
     return max(1, patches // 32)
 
 
 def joint_plan(
     around: Bool[Tensor, "n p"], count: int, reveal: Literal["random", "raster"], *identity: KeyPart
 ) -> MaskPlan:
-    """Queries, `joint_group_size` at a time and in their order, share masks that hide the neighborhoods of them all."""
+    """Groups of `joint_group_size` consecutive queries; the masks of a group hide the neighborhoods of all its queries."""
     masks, used = [], torch.zeros(len(around), 0, dtype=torch.bool)
     for number, group in enumerate(torch.arange(len(around)).split(joint_group_size(around.shape[1]))):
         own = (*identity, "group", number)

@@ -1,10 +1,10 @@
-"""Reading images at points, in patches and through views; the border rules are stated here."""
+"""Reading images at points, in patches and in crops; the border rules are stated here."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -29,6 +29,14 @@ def crop(
     return rearrange(values, "b (i j) c -> b c i j", i=size)
 
 
+def gather_patches(
+    image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int
+) -> Float[Tensor, "b n c s"]:
+    """Pixels of the patches with the given raster numbers; the image is cut into squares of `side` pixels."""
+    pixels = rearrange(image, "b c (i u) (j v) -> b (i j) c (u v)", u=side, v=side)
+    return pixels.gather(1, patches[:, :, None, None].expand(-1, -1, *pixels.shape[2:]))
+
+
 def unit_range(frame: UInt8[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
     """uint8 to RGB in [0, 1]."""
     return frame.float() / 255
@@ -44,6 +52,6 @@ def resize_frame(frame: UInt8[Tensor, "3 h w"], hw: tuple[int, int]) -> UInt8[Te
 
 
 def crop_resize(frame: UInt8[Tensor, "3 h w"], view: Crop) -> Float[Tensor, "3 s s"]:
-    """The part of a frame inside a view, at the view's size, RGB in [0, 1]."""
+    """The part of a frame inside a crop, at the crop's size, RGB in [0, 1]."""
     part = frame[:, view.y : view.y + view.height, view.x : view.x + view.width]
     return unit_range(resize_frame(part, (view.size, view.size)))

@@ -1,1 +1,1 @@
-"""World models: whatever answers `observe`, `imagine`, `intervene`."""
+"""World models: each has `describe`, `observe`, `imagine` and `intervene` (see `protocols.WorldModel`)."""

@@ -11,9 +11,9 @@ from lpa_cwm.config import TrackerConfig
 
 Frame = Float[Tensor, "3 h w"]
 Predict = Callable[[Frame, Frame, Bool[Tensor, "m p"]], Float[Tensor, "m 3 h w"]]
-"""Source, target and hidden patches to the predicted target under each mask; visible patches as they are."""
+"""Source, target and masks to the predicted target under each mask; visible patches are copied from the target."""
 Perturb = Callable[[Frame, Float[Tensor, "2"]], Frame]
-"""A source frame, changed around a point."""
+"""The source frame, perturbed around a point."""
 
 
 @dataclass(frozen=True, slots=True)

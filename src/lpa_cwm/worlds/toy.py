@@ -1,8 +1,8 @@
-"""An exact world for tests and documentation: colors are coordinates, so the motion can be read off the pixels.
+"""A world model for tests and documentation: colors are coordinates, so the motion is known from the pixels.
 
-A plane moves rigidly (shift, rotation, zoom) behind a disc that stays where it is. Red and green say which point of the
-plane a pixel shows, blue carries a texture, and a fully blue pixel belongs to the disc. `ToyWorld` fits the two
-planes' positions, hence knows the motion between any two frames or crops of them to a few hundredths of a pixel.
+A plane moves by a similarity (shift, rotation, zoom) behind a static disc. Red and green are the coordinates of the
+plane point that a pixel shows, blue is a texture, and a fully blue pixel belongs to the disc. `ToyWorld` fits the pose
+of the plane in both frames, which gives the motion between any two frames or crops to a few hundredths of a pixel.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import HW, pixel_centers, to_sampler
+from lpa_cwm.geometry import HW, from_sampler, inside, pixel_centers, to_sampler
+from lpa_cwm.masks import mask_pixels
 from lpa_cwm.rng import generator
 from lpa_cwm.types import Clip, Queries, Tracks
 
@@ -61,19 +62,24 @@ def centered(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
 
 def uncentered(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
     """Back to pixels."""
-    return (xy + 0.5) * torch.tensor([hw[1], hw[0]], dtype=xy.dtype)
+    return from_sampler(2 * xy, hw)
+
+
+def behind_disc(motion: ToyMotion, xy: Float[Tensor, "*b 2"], hw: HW) -> Bool[Tensor, "*b"]:
+    """Whether the disc covers a point, given in pixels."""
+    if motion.disc is None:
+        return torch.zeros(xy.shape[:-1], dtype=torch.bool)
+    middle = centered(torch.tensor(motion.disc[:2], dtype=torch.float64), (1, 1)).to(xy.dtype)
+    return (centered(xy, hw) - middle).norm(dim=-1) < motion.disc[2]
 
 
 def toy_frame(motion: ToyMotion, frame: int, hw: HW) -> UInt8[Tensor, "3 h w"]:
-    """What the camera sees of the plane and the disc."""
-    place = centered(pixel_centers(hw), hw)
-    plane = apply(inverse(motion.matrix(frame)), place)
+    """An image of the plane and the disc."""
+    centers = pixel_centers(hw)
+    plane = apply(inverse(motion.matrix(frame)), centered(centers, hw))
     texture = ((6 * torch.pi * plane).sin().prod(-1) + 1) / 2
     picture = torch.cat((FLAT + SLOPE * plane, TEXTURE_BLUE * texture[..., None]), dim=-1)
-    if motion.disc is not None:
-        x, y, radius = motion.disc
-        covered = (place - torch.tensor([x - 0.5, y - 0.5])).norm(dim=-1) < radius
-        picture[covered] = torch.tensor([0.2, 0.2, DISC_BLUE])
+    picture[behind_disc(motion, centers, hw)] = torch.tensor([0.2, 0.2, DISC_BLUE])
     return rearrange((picture.clamp(0, 1) * 255).round().byte(), "h w c -> c h w")
 
 
@@ -89,11 +95,7 @@ def toy_truth(motion: ToyMotion, queries: Queries, frames: int, hw: HW) -> Track
         plane = apply(inverse(motion.matrix(start)), centered(point, hw))
         for frame in range(start, frames):
             xy[row, frame] = uncentered(apply(motion.matrix(frame), plane), hw)
-    visible = ((xy >= 0) & (xy < torch.tensor([hw[1], hw[0]]))).all(-1)
-    if motion.disc is not None:
-        x, y, radius = motion.disc
-        visible &= (centered(xy, hw) - torch.tensor([x - 0.5, y - 0.5])).norm(dim=-1) >= radius
-    return Tracks(xy, visible)
+    return Tracks(xy, inside(xy, hw) & ~behind_disc(motion, xy, hw))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +116,20 @@ class ToyScene:
 
 @dataclass(frozen=True, slots=True)
 class ToyFactual:
-    """Per mask: the source point that each target pixel is believed to show, and where the response may be non-zero."""
+    """Per mask: the assumed source point of each target pixel, and where the response may be non-zero."""
 
     origin: Float[Tensor, "m h w 2"]
-    open: Bool[Tensor, "m h w"]
+    responsive: Bool[Tensor, "m h w"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToyWorld:
-    """A world model that is right up to an error that depends on the mask alone."""
+    """A world model whose error depends on the mask alone."""
 
     error: float = 0.0
-    """Length in pixels of the displacement of candidates that are wrong."""
+    """Displacement of wrong candidates in pixels."""
     wrong: float = 0.5
-    """Share of masks whose candidates are wrong."""
+    """Fraction of masks whose candidates are wrong."""
     sigma: float = 3.0
     amplitude: float = 0.5
     """Width and height of the bump that is added to all three channels."""
@@ -136,43 +138,41 @@ class ToyWorld:
     defaults: TrackerConfig = field(default_factory=TrackerConfig)
 
     def describe(self, frame: Float[Tensor, "3 h w"]) -> ToyFrame:
-        """Read the position of the plane off the colors."""
-        return ToyFrame(plane_of(frame), frame[2] > (DISC_BLUE + TEXTURE_BLUE) / 2)
+        """Fit the pose of the plane to the colors."""
+        return ToyFrame(fit_plane(frame), frame[2] > (DISC_BLUE + TEXTURE_BLUE) / 2)
 
     def observe(self, source: ToyFrame, target: ToyFrame) -> ToyScene:
-        """The motion between two positions of the plane."""
+        """The motion between two poses of the plane."""
         centers = pixel_centers((self.size, self.size)).double()
         back = apply(inverse(source.plane), apply(target.plane, centers))
         return ToyScene(back.float(), target.covered)
 
     def imagine(self, scene: ToyScene, hidden: Bool[Tensor, "m p"]) -> ToyFactual:
-        """Displace what wrong masks believe, and close the visible patches."""
+        """Displace the origins under wrong masks; responses are zero on visible patches and on the disc."""
         offsets = torch.stack([self.offset(mask) for mask in hidden])
-        side = self.size // self.patch
-        grid = rearrange(hidden, "m (i j) -> m i j", i=side)
-        closed = repeat(grid, "m i j -> m (i a) (j b)", a=self.patch, b=self.patch)
-        return ToyFactual(scene.origin - offsets[:, None, None], closed & ~scene.covered)
+        pixels = mask_pixels(hidden, self.size // self.patch, self.patch)
+        return ToyFactual(scene.origin - offsets[:, None, None], pixels & ~scene.covered)
 
     def intervene(self, scene: ToyScene, factual: ToyFactual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
         """The bump carried along; the prediction is linear in the source, so the difference is the bump's image."""
         distance = (factual.origin[None] - xy[:, None, None, None]).square().sum(-1)
         bump = torch.zeros_like(distance)
         # Beyond seven sigma the bump is below a single precision step of its height.
-        near = factual.open & (distance < (7 * self.sigma) ** 2)
+        near = factual.responsive & (distance < (7 * self.sigma) ** 2)
         bump[near] = self.amplitude * (-distance[near] / (2 * self.sigma**2)).exp()
         return repeat(bump, "n m h w -> n m c h w", c=3).contiguous()
 
     def offset(self, mask: Bool[Tensor, "p"]) -> Float[Tensor, "2"]:
-        """The error of a mask, a function of which patches it hides."""
+        """The error of a mask, a function of the patches it hides."""
         draw = torch.rand(2, generator=generator("toy", mask.nonzero().flatten().cpu().numpy().tobytes().hex()))
         angle = 2 * torch.pi * draw[1]
         return self.error * float(draw[0] < self.wrong) * torch.stack((angle.cos(), angle.sin())).to(mask.device)
 
 
-def plane_of(frame: Float[Tensor, "3 h w"]) -> Float[Tensor, "2 3"]:
+def fit_plane(frame: Float[Tensor, "3 h w"]) -> Float[Tensor, "2 3"]:
     """Least-squares map from pixels to plane coordinates, from all pixels well inside the plane."""
     clear = F.max_pool2d(frame[2][None, None], 7, 1, 3)[0, 0] < (DISC_BLUE + TEXTURE_BLUE) / 2
-    # Colors that were clipped no longer tell where they are.
+    # Clipped colors are no coordinates.
     clear &= ((frame[:2] > 0.02) & (frame[:2] < 0.98)).all(0)
     xy = pixel_centers((frame.shape[1], frame.shape[2]), frame.device)[clear].double()
     plane = ((rearrange(frame[:2], "c h w -> h w c")[clear] - FLAT) / SLOPE).double()

@@ -1,7 +1,7 @@
-"""Where each patch of the target may come from: exact photometric search, nothing learned.
+"""Refinement of block matches: integer search, then Lucas-Kanade steps (Lucas & Kanade 1981) to sub-pixel accuracy.
 
-The hypotheses of a patch depend on its own pixels and on the source alone, so they are found once per frame pair for
-all patches, and no mask can leak. An *offset* points backwards: a patch at x in the target comes from x + offset.
+The hypotheses of a patch depend on its own pixels and on the source only. They are computed once per frame pair for
+all patches, and no mask can leak. An *offset* is a backward flow: a patch at x in the target comes from x + offset.
 """
 
 from dataclasses import dataclass, replace
@@ -12,134 +12,145 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.sampling import read
-from lpa_cwm.worlds.layered.block_matching import FLOOR, Low, dearer, likenesses
-from lpa_cwm.worlds.layered.patches import PATCH, patch_centers, patch_grid, pixels_in
+from lpa_cwm.geometry import centered_grid, patch_centers
+from lpa_cwm.sampling import gather_patches, read
+from lpa_cwm.worlds.layered.block_matching import (
+    COST_FLOOR,
+    PATCH,
+    SourceDescriptors,
+    coarse_matches,
+    displacement_prior,
+)
 
-COLOUR = 0.01
-"""Weight of the difference of mean colors, which light changes, against that of the shapes."""
-TRIED = 3
-"""Likenesses that are compared pixel by pixel, for each hypothesis that is kept."""
-WIDE = 6
-"""The best likenesses, which are kept for the search for motions that many patches share."""
+COLOR_WEIGHT = 0.01
+"""Weight of the mean color difference, which illumination changes, relative to the zero-mean difference."""
+CANDIDATE_RATIO = 3
+"""Coarse matches that are refined, per hypothesis that is kept."""
+COARSE_KEPT = 6
+"""Coarse matches per patch that RANSAC samples from."""
+LUCAS_KANADE_STEPS = 2
 LUMA = (0.299, 0.587, 0.114)
+"""Brightness of RGB (ITU-R BT.601)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """For every target patch some source positions it may come from: its hypotheses, best first."""
+class Hypotheses:
+    """For every target patch the source positions it may come from, best first."""
 
     offset: Float[Tensor, "b p k 2"]
     """Source position minus target position, in pixels, sub-pixel."""
     linear: Float[Tensor, "b p k 2 2"]
-    """Change of the offset across the patch: how it is turned and stretched."""
-    away: Float[Tensor, "b p k"]
-    """Pixels from rest, or from another motion that many share."""
-    shape_error: Float[Tensor, "b p k"]
-    """Mean squared difference of the patches after their mean colors are removed."""
+    """Gradient of the offset across the patch: its rotation and scale, minus the identity."""
+    displacement: Float[Tensor, "b p k"]
+    """Distance in pixels from zero motion, or from the nearest dominant motion."""
+    zero_mean_error: Float[Tensor, "b p k"]
+    """Zero-mean squared difference per pixel: mean colors are removed first."""
     color_error: Float[Tensor, "b p k"]
-    """Mean squared difference of their mean colors."""
-    light: Float[Tensor, "b p k 3"]
-    """Mean color of the patch minus that of its place in the source."""
-    information: Float[Tensor, "b p k 3"]
-    """Mean of the products xx, xy, yy of the source's gradient: which components of the offset are certain."""
+    """Squared difference of the mean colors."""
+    color_offset: Float[Tensor, "b p k 3"]
+    """Mean color of the patch minus mean color at its source position."""
+    structure_tensor: Float[Tensor, "b p k 3"]
+    """Mean of the gradient products xx, xy, yy (Harris & Stephens 1988): which offset components are certain."""
 
     @property
     def cost(self) -> Float[Tensor, "b p k"]:
-        """What the best are chosen by."""
-        return (self.shape_error + COLOUR * self.color_error + FLOOR) * dearer(self.away)
+        """The matching cost by which hypotheses are ranked."""
+        error = self.zero_mean_error + COLOR_WEIGHT * self.color_error + COST_FLOOR
+        return error * displacement_prior(self.displacement)
 
-    def best(self, keep: int, centers: Float[Tensor, "b p 2"]) -> "Matches":
-        """The cheapest, those within a pixel of a cheaper one last and with an error out of reach."""
-        repeated = repeats(self.cost, centers[:, :, None] + self.offset)
-        told_apart = replace(self, shape_error=self.shape_error + repeated)
-        return told_apart.take(2, told_apart.cost.argsort(-1)[..., :keep])
+    def topk(self, keep: int, centers: Float[Tensor, "b p 2"]) -> "Hypotheses":
+        """The cheapest hypotheses; duplicates of a cheaper one come last, their error raised by one."""
+        duplicate = is_duplicate(self.cost, centers[:, :, None] + self.offset)
+        penalized = replace(self, zero_mean_error=self.zero_mean_error + duplicate)
+        return penalized.gather(2, penalized.cost.argsort(-1)[..., :keep])
 
-    def beside(self, others: "Matches") -> "Matches":
-        """These and others of the same patches."""
-        return Matches(*(torch.cat((getattr(self, name), getattr(others, name)), dim=2) for name in self.__slots__))
+    def concat(self, others: "Hypotheses") -> "Hypotheses":
+        """Join the hypotheses of the same patches."""
+        return Hypotheses(*(torch.cat((getattr(self, name), getattr(others, name)), dim=2) for name in self.__slots__))
 
-    def take(self, dim: int, index: Int[Tensor, "b *i"]) -> "Matches":
-        """Some along a dimension."""
+    def gather(self, dim: int, index: Int[Tensor, "b *i"]) -> "Hypotheses":
+        """Select by index along the patch (1) or the hypothesis dimension (2)."""
 
         def pick(values: Tensor) -> Tensor:
             rows = index.reshape(*index.shape, *(1,) * (values.ndim - index.ndim))
             return values.gather(dim, rows.expand(*index.shape, *values.shape[index.ndim :]))
 
-        return Matches(*(pick(getattr(self, name)) for name in self.__slots__))
+        return Hypotheses(*(pick(getattr(self, name)) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What patches are compared with: all of a source that the search for their origins asks."""
+class MatchingFeatures:
+    """All of a source that matching reads."""
 
     layers: Float[Tensor, "b 6 h w"]
     """Colors, brightness and its gradient."""
-    low: Low
+    descriptors: SourceDescriptors
 
     @classmethod
-    def of(cls, source: Float[Tensor, "b 3 h w"]) -> "Ground":
-        return cls(torch.cat((source, gray_and_gradient(source)), dim=1), Low.of(source))
+    def of(cls, source: Float[Tensor, "b 3 h w"]) -> "MatchingFeatures":
+        return cls(torch.cat((source, gray_and_gradient(source)), dim=1), SourceDescriptors.of(source))
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """What is known of every target patch from its own pixels and the source."""
+class PatchMatches:
+    """Result of matching every target patch by itself."""
 
-    matches: Matches
-    likeness: Float[Tensor, "b p w 2"]
-    """Offsets of the places that look most alike: whole steps of the coarse search."""
-    detail: Float[Tensor, "b p"]
-    """Variance of the patch's gray values."""
+    hypotheses: Hypotheses
+    coarse_offset: Float[Tensor, "b p w 2"]
+    """Offsets of the best coarse matches."""
+    variance: Float[Tensor, "b p"]
+    """Variance of the patch's gray values: how much texture it has."""
 
-    def at(self, patches: Int[Tensor, "b n"]) -> "Looks":
-        """Those of some patches only."""
+    def select(self, patches: Int[Tensor, "b n"]) -> "PatchMatches":
+        """The matches of the given patches."""
         batch = torch.arange(len(patches), device=patches.device)[:, None]
-        return Looks(self.matches.take(1, patches), self.likeness[batch, patches], self.detail[batch, patches])
+        return PatchMatches(
+            self.hypotheses.gather(1, patches), self.coarse_offset[batch, patches], self.variance[batch, patches]
+        )
 
 
-def window(
+def sample_patches(
     image: Float[Tensor, "b c h w"],
     center: Float[Tensor, "b p k 2"],
     linear: Float[Tensor, "b p k 2 2"],
     side: int = PATCH,
 ) -> Float[Tensor, "b p k c s"]:
-    """Bilinear `side` x `side` pixels around points, turned and stretched by identity plus `linear`."""
-    grid = patch_grid(side, image.device)
+    """Bilinear `side` x `side` samples around points, warped by identity plus `linear`."""
+    grid = centered_grid(side, image.device)
     points = center[:, :, :, None] + grid + torch.einsum("bpkde,se->bpksd", linear, grid)
     points = rearrange(points, "b p k s d -> b (p k s) d")
     return rearrange(read(image, points), "b (p k s) c -> b p k c s", p=center.shape[1], k=center.shape[2])
 
 
-def nearest_pixel(
+def integer_search(
     gray: Float[Tensor, "b 3 h w"],
     patch: Float[Tensor, "b p s"],
-    place: Float[Tensor, "b p k 2"],
+    position: Float[Tensor, "b p k 2"],
     linear: Float[Tensor, "b p k 2 2"],
-    reach: int,
+    radius: int,
 ) -> Float[Tensor, "b p k 2"]:
-    """The best of the places up to `reach` pixels around, by squared error."""
-    side = PATCH + 2 * reach
-    around = window(gray[:, :1], place, linear, side)[..., 0, :]
+    """The position of least squared error up to `radius` whole pixels away."""
+    side = PATCH + 2 * radius
+    around = sample_patches(gray[:, :1], position, linear, side)[..., 0, :]
     around = rearrange(around, "b p k (i j) -> k (b p) i j", i=side)
     kernel = rearrange(patch, "b p (i j) -> (b p) 1 i j", i=PATCH)
-    # The square of the difference without that of the patch, which is the same for all places.
+    # |a - b|^2 without |a|^2 of the patch, which is the same at all positions.
     error = F.avg_pool2d(around.square(), PATCH, stride=1, divisor_override=1)
     error = error - 2 * F.conv2d(around, kernel, groups=len(kernel))
     error = rearrange(error, "k (b p) i j -> b p k i j", b=len(patch))
     best = error.flatten(-2).argmin(-1)
-    step = (torch.stack((best % (2 * reach + 1), best // (2 * reach + 1)), dim=-1) - reach).to(place.dtype)
-    return place + step + torch.einsum("bpkde,bpke->bpkd", linear, step)
+    step = (torch.stack((best % (2 * radius + 1), best // (2 * radius + 1)), dim=-1) - radius).to(position.dtype)
+    return position + step + torch.einsum("bpkde,bpke->bpkd", linear, step)
 
 
-def newton_step(
+def lucas_kanade_step(
     gray: Float[Tensor, "b 3 h w"],
     patch: Float[Tensor, "b p s"],
-    place: Float[Tensor, "b p k 2"],
+    position: Float[Tensor, "b p k 2"],
     linear: Float[Tensor, "b p k 2 2"],
 ) -> Float[Tensor, "b p k 2"]:
-    """One Gauss-Newton step of at most a pixel that lowers the error of the mean-free gray patch."""
-    value, x, y = window(gray, place, linear).unbind(-2)
+    """One Gauss-Newton step, at most a pixel per axis, on the squared error of the zero-mean gray patch."""
+    value, x, y = sample_patches(gray, position, linear).unbind(-2)
     value, x, y = (part - part.mean(-1, keepdim=True) for part in (value, x, y))
     error = (patch - patch.mean(-1, keepdim=True))[:, :, None] - value
     # The ridge is the squared noise of the gradients: a blank patch does not move.
@@ -147,7 +158,7 @@ def newton_step(
     xx, xy, yy = x.square().sum(-1) + ridge, (x * y).sum(-1), y.square().sum(-1) + ridge
     ex, ey = (x * error).sum(-1), (y * error).sum(-1)
     step = torch.stack((yy * ex - xy * ey, xx * ey - xy * ex), dim=-1) / (xx * yy - xy.square())[..., None]
-    return place + step.clamp(-1, 1)
+    return position + step.clamp(-1, 1)
 
 
 def gray_and_gradient(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
@@ -159,56 +170,57 @@ def gray_and_gradient(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w
     return torch.stack((gray, x, y), dim=1)
 
 
-def repeats(cost: Float[Tensor, "b p k"], place: Float[Tensor, "b p k 2"]) -> Bool[Tensor, "b p k"]:
+def is_duplicate(cost: Float[Tensor, "b p k"], position: Float[Tensor, "b p k 2"]) -> Bool[Tensor, "b p k"]:
     """Whether a hypothesis is within a pixel of a cheaper one."""
-    close = torch.cdist(place, place) < 1.0
-    rank = torch.arange(place.shape[2], device=place.device)
+    close = torch.cdist(position, position) < 1.0
+    rank = torch.arange(position.shape[2], device=position.device)
     cheaper = cost[..., None, :] < cost[..., :, None]
     tied = (cost[..., None, :] == cost[..., :, None]) & (rank[None, :] < rank[:, None])
     return (close & (cheaper | tied)).any(-1)
 
 
 @torch.no_grad()
-def match(ground: Ground, target: Float[Tensor, "b 3 h w"], patches: Int[Tensor, "b n"], keep: int) -> Looks:
-    """The `keep` best source positions of the given target patches: low frequencies, then pixels, then sub-pixels."""
-    hw = (target.shape[-2], target.shape[-1])
-    centers = patch_centers(hw, target.device)[patches]
-    pixels = pixels_in(patches, target)
-    alike = likenesses(ground.low, pixels, centers, TRIED * keep)
-    matches = compare(ground.layers, pixels, centers, centers[:, :, None] + alike.offset, alike.linear)
-    return Looks(matches.best(keep, centers), alike.offset[:, :, :WIDE], gray_of(pixels).var(-1))
+def match_patches(
+    source: MatchingFeatures, target: Float[Tensor, "b 3 h w"], patches: Int[Tensor, "b n"], keep: int
+) -> PatchMatches:
+    """The `keep` best hypotheses of the given target patches: coarse search, integer search, sub-pixel steps."""
+    centers = patch_centers((target.shape[-2], target.shape[-1]), PATCH, target.device)[patches]
+    pixels = gather_patches(target, patches, PATCH)
+    coarse = coarse_matches(source.descriptors, pixels, centers, CANDIDATE_RATIO * keep)
+    refined = refine_matches(source.layers, pixels, centers, centers[:, :, None] + coarse.offset, coarse.linear)
+    return PatchMatches(refined.topk(keep, centers), coarse.offset[:, :, :COARSE_KEPT], to_gray(pixels).var(-1))
 
 
-def gray_of(pixels: Float[Tensor, "b p 3 s"]) -> Float[Tensor, "b p s"]:
+def to_gray(pixels: Float[Tensor, "b p 3 s"]) -> Float[Tensor, "b p s"]:
     """Brightness of the pixels of patches."""
     return torch.einsum("bpcs,c->bps", pixels, pixels.new_tensor(LUMA))
 
 
-def compare(
+def refine_matches(
     layers: Float[Tensor, "b 6 h w"],
     pixels: Float[Tensor, "b p 3 s"],
     centers: Float[Tensor, "b p 2"],
-    place: Float[Tensor, "b p k 2"],
+    position: Float[Tensor, "b p k 2"],
     linear: Float[Tensor, "b p k 2 2"],
-    reach: int = 1,
-) -> Matches:
-    """The likeliest places up to `reach` pixels around the given ones, sub-pixel, with errors and certainty."""
+    radius: int = 1,
+) -> Hypotheses:
+    """Sub-pixel hypotheses up to `radius` pixels around the given positions, with errors and structure tensors."""
     gray = layers[:, 3:]
-    patch = gray_of(pixels)
-    place = nearest_pixel(gray, patch, place, linear, reach)
-    for _ in range(2):
-        place = newton_step(gray, patch, place, linear)
-    seen = window(layers, place, linear)
-    difference = seen[..., :3, :] - pixels[:, :, None]
+    patch = to_gray(pixels)
+    position = integer_search(gray, patch, position, linear, radius)
+    for _ in range(LUCAS_KANADE_STEPS):
+        position = lucas_kanade_step(gray, patch, position, linear)
+    sampled = sample_patches(layers, position, linear)
+    difference = sampled[..., :3, :] - pixels[:, :, None]
     mean = difference.mean(-1)
-    x, y = seen[..., 4, :], seen[..., 5, :]
-    offset = place - centers[:, :, None]
-    return Matches(
+    x, y = sampled[..., 4, :], sampled[..., 5, :]
+    offset = position - centers[:, :, None]
+    return Hypotheses(
         offset=offset,
         linear=linear,
-        away=offset.norm(dim=-1),
-        shape_error=difference.square().mean((-2, -1)) - mean.square().mean(-1),
+        displacement=offset.norm(dim=-1),
+        zero_mean_error=difference.square().mean((-2, -1)) - mean.square().mean(-1),
         color_error=mean.square().mean(-1),
-        light=-mean,
-        information=torch.stack((x.square().mean(-1), (x * y).mean(-1), y.square().mean(-1)), dim=-1),
+        color_offset=-mean,
+        structure_tensor=torch.stack((x.square().mean(-1), (x * y).mean(-1), y.square().mean(-1)), dim=-1),
     )

@@ -1,4 +1,8 @@
-"""Which of its hypotheses each visible patch follows: its own evidence, then rounds of consent with the others."""
+"""How reliable each hypothesis of a visible patch is: its own cost, then message passing between hypotheses.
+
+The update is that of mean-field inference (Kraehenbuehl & Koltun 2011, arXiv:1210.5644): a hypothesis is a label of its
+patch, and labels of nearby patches support each other as far as one motion explains both.
+"""
 
 from dataclasses import dataclass
 
@@ -7,143 +11,146 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lpa_cwm.sampling import read
-from lpa_cwm.worlds.layered.affine import local_linear
-from lpa_cwm.worlds.layered.block_matching import FLOOR
+from lpa_cwm.worlds.layered.block_matching import COST_FLOOR, PATCH
 from lpa_cwm.worlds.layered.encoder import COARSE_STRIDE, mlp
-from lpa_cwm.worlds.layered.patches import PATCH
-from lpa_cwm.worlds.layered.refine import COLOUR, Matches
+from lpa_cwm.worlds.layered.ransac import local_similarity
+from lpa_cwm.worlds.layered.refine import COLOR_WEIGHT, Hypotheses
 
-ROUNDS = 2
-LEAST = 25.0
-"""Negative logarithms of weights are at most this."""
-REACHES = (2.0, 5.0)
-"""Distances, in patches, within which others are asked for consent."""
+MESSAGE_ROUNDS = 2
+MAX_NEGATIVE_LOG = 25.0
+"""Bound on negative logarithms of weights: products of smaller weights are denormal, which is slow."""
+MESSAGE_SCALES = (2.0, 5.0)
+"""Distances in patches over which the weight of a message falls to 1/e."""
+OWN_FEATURES = 7
+MATCH_FEATURES = OWN_FEATURES + len(MESSAGE_SCALES)
 
 
 @dataclass(frozen=True, slots=True)
-class Voters:
-    """Hypotheses of visible patches that take part in the prediction, each with its reliability."""
+class ReliableMatches:
+    """The most reliable hypotheses of the visible patches: sparse matches for the densification."""
 
     center: Float[Tensor, "b v 2"]
     offset: Float[Tensor, "b v 2"]
     linear: Float[Tensor, "b v 2 2"]
-    """How the offset changes around the voter."""
-    log_belief: Float[Tensor, "b v"]
-    light: Float[Tensor, "b v 3"]
-    information: Float[Tensor, "b v 3"]
-    evidence: Float[Tensor, "b v e"]
-    place: Float[Tensor, "b v c"]
-    """Description of the source at the place the patch comes from."""
+    """Gradient of the offset around the match."""
+    log_reliability: Float[Tensor, "b v"]
+    color_offset: Float[Tensor, "b v 3"]
+    structure_tensor: Float[Tensor, "b v 3"]
+    features: Float[Tensor, "b v e"]
+    """`match_features` and the messages of the last round."""
+    descriptor: Float[Tensor, "b v c"]
+    """Coarse source features at the matched position."""
 
 
-def evidence_of(matches: Matches, detail: Float[Tensor, "b n"]) -> Float[Tensor, "b n k e"]:
+def match_features(matches: Hypotheses, variance: Float[Tensor, "b n"]) -> Float[Tensor, "b n k e"]:
     """What is known of each hypothesis by itself, as numbers of order one."""
-    detail = detail[..., None].expand_as(matches.shape_error)
-    xx, xy, yy = matches.information.unbind(-1)
+    variance = variance[..., None].expand_as(matches.zero_mean_error)
+    # Trace and smallest eigenvalue of the structure tensor: the corner measure of Shi & Tomasi (1994).
+    xx, xy, yy = matches.structure_tensor.unbind(-1)
     trace = xx + yy
-    least = trace / 2 - torch.sqrt(((xx - yy) / 2).square() + xy.square())
+    smallest = trace / 2 - torch.sqrt(((xx - yy) / 2).square() + xy.square())
     logs = [
         torch.log(value.clamp(min=0) + 1e-5) + 6
-        for value in (matches.shape_error, matches.color_error, detail, trace, least)
+        for value in (matches.zero_mean_error, matches.color_error, variance, trace, smallest)
     ]
     best = logs[0].amin(-1, keepdim=True)
-    far = torch.log1p(matches.away)
+    far = torch.log1p(matches.displacement)
     return torch.stack((*logs, logs[0] - best, far), dim=-1) / 2
 
 
-OWN_EVIDENCE = 7
-EVIDENCE = OWN_EVIDENCE + len(REACHES)
-
-
-def kinship(
+def motion_affinity(
     offset: Float[Tensor, "b v 2"],
     linear: Float[Tensor, "b v 2 2"],
     center: Float[Tensor, "b v 2"],
-    slack: Tensor,
-    stretch: Tensor,
+    tolerance: Tensor,
+    tolerance_slope: Tensor,
 ) -> Float[Tensor, "b v v"]:
-    """How far the motion of one hypothesis (row) foretells another: within `slack` pixels plus `stretch` per pixel."""
-    apart = torch.cdist(center, center)
+    """How well the motion of one match (row) predicts the offset of another, in (0, 1].
+
+    A Gaussian of the residual; its variance is `tolerance`^2 plus (`tolerance_slope` * distance)^2.
+    """
+    distance = torch.cdist(center, center)
     start = offset - torch.einsum("bvde,bve->bvd", linear, center)
-    told = start[:, :, None] + torch.einsum("bvde,bwe->bvwd", linear, center)
-    differ = (told - offset[:, None]).square().sum(-1)
-    # Bounded, because products of smaller numbers are denormal, and those are slow.
-    return torch.exp(-(0.5 * differ / (slack.square() + (stretch * apart).square())).clamp(max=LEAST))
+    predicted = start[:, :, None] + torch.einsum("bvde,bwe->bvwd", linear, center)
+    residual = (predicted - offset[:, None]).square().sum(-1)
+    variance = tolerance.square() + (tolerance_slope * distance).square()
+    return torch.exp(-(0.5 * residual / variance).clamp(max=MAX_NEGATIVE_LOG))
 
 
-class Reader(nn.Module):
-    """Beliefs over the hypotheses of the visible patches."""
+class MatchReliability(nn.Module):
+    """Scores the hypotheses of the visible patches and keeps the most reliable ones."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.unary = mlp(OWN_EVIDENCE, 32, 1)
-        self.trust = nn.Parameter(torch.tensor(2.0))
-        self.consent = nn.Parameter(torch.full((ROUNDS, len(REACHES)), 0.3))
-        self.likeness = nn.Parameter(torch.full((ROUNDS,), 0.3))
-        self.rest = nn.Parameter(torch.tensor(0.25))
-        self.loner = nn.Parameter(torch.tensor(0.25))
-        self.slack = nn.Parameter(torch.tensor(1.0))
-        self.stretch = nn.Parameter(torch.tensor(0.12))
+        self.unary = mlp(OWN_FEATURES, 32, 1)
+        self.cost_weight = nn.Parameter(torch.tensor(2.0))
+        self.message_weight = nn.Parameter(torch.full((MESSAGE_ROUNDS, len(MESSAGE_SCALES)), 0.3))
+        self.similarity_weight = nn.Parameter(torch.full((MESSAGE_ROUNDS,), 0.3))
+        self.displacement_weight = nn.Parameter(torch.tensor(0.25))
+        self.support_weight = nn.Parameter(torch.tensor(0.25))
+        self.tolerance = nn.Parameter(torch.tensor(1.0))
+        self.tolerance_slope = nn.Parameter(torch.tensor(0.12))
         self.channels = channels
 
     def forward(
         self,
-        matches: Matches,
-        detail: Float[Tensor, "b n"],
+        matches: Hypotheses,
+        variance: Float[Tensor, "b n"],
         centers: Float[Tensor, "b n 2"],
-        context: Float[Tensor, "b c h w"],
-        voices: float,
-    ) -> Voters:
-        """The most believed hypotheses, `voices` times as many as there are patches."""
-        n, k = matches.shape_error.shape[1:]
-        evidence = evidence_of(matches, detail)
-        cost = matches.shape_error + COLOUR * matches.color_error
-        unary = self.unary(evidence)[..., 0] - self.trust * torch.log(cost + FLOOR) - self.rest * evidence[..., -1]
+        coarse: Float[Tensor, "b c h w"],
+        kept_ratio: float,
+    ) -> ReliableMatches:
+        """The most reliable hypotheses, `kept_ratio` times as many as there are patches."""
+        n, k = matches.zero_mean_error.shape[1:]
+        features = match_features(matches, variance)
+        cost = matches.zero_mean_error + COLOR_WEIGHT * matches.color_error
+        unary = self.unary(features)[..., 0] - self.cost_weight * torch.log(cost + COST_FLOOR)
+        unary = unary - self.displacement_weight * features[..., -1]
         center = centers.repeat_interleave(k, dim=1)
         offset, linear = matches.offset.flatten(1, 2), matches.linear.flatten(1, 2)
-        place = read(context, (center + offset) / COARSE_STRIDE)
-        logits, consent = self.consult(unary, center, offset, linear, place[..., : self.channels])
-        log_belief = logits.log_softmax(-1) + self.loner * consent.mean(-1)
-        log_belief, best = log_belief.flatten(1).topk(min(round(voices * n), n * k))
+        descriptor = read(coarse, (center + offset) / COARSE_STRIDE)
+        logits, messages = self.message_passing(unary, center, offset, linear, descriptor[..., : self.channels])
+        log_reliability = logits.log_softmax(-1) + self.support_weight * messages.mean(-1)
+        log_reliability, best = log_reliability.flatten(1).topk(min(round(kept_ratio * n), n * k))
 
-        def chosen(values: Float[Tensor, "b v f"]) -> Float[Tensor, "b w f"]:
+        def kept(values: Float[Tensor, "b v f"]) -> Float[Tensor, "b w f"]:
             return values.gather(1, best[..., None].expand(-1, -1, values.shape[-1]))
 
-        own = chosen(linear.flatten(2)).unflatten(-1, (2, 2))
-        return Voters(
-            center=chosen(center),
-            offset=chosen(offset),
-            linear=local_linear(chosen(center), chosen(offset), own, log_belief),
-            log_belief=log_belief,
-            light=chosen(matches.light.flatten(1, 2)),
-            information=chosen(matches.information.flatten(1, 2)),
-            evidence=chosen(torch.cat((evidence, consent), dim=-1).flatten(1, 2)),
-            place=chosen(place),
+        own = kept(linear.flatten(2)).unflatten(-1, (2, 2))
+        return ReliableMatches(
+            center=kept(center),
+            offset=kept(offset),
+            linear=local_similarity(kept(center), kept(offset), own, log_reliability),
+            log_reliability=log_reliability,
+            color_offset=kept(matches.color_offset.flatten(1, 2)),
+            structure_tensor=kept(matches.structure_tensor.flatten(1, 2)),
+            features=kept(torch.cat((features, messages), dim=-1).flatten(1, 2)),
+            descriptor=kept(descriptor),
         )
 
-    def consult(
+    def message_passing(
         self,
         unary: Float[Tensor, "b n k"],
         center: Float[Tensor, "b v 2"],
         offset: Float[Tensor, "b v 2"],
         linear: Float[Tensor, "b v 2 2"],
-        place: Float[Tensor, "b v c"],
+        descriptor: Float[Tensor, "b v c"],
     ) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b n k r"]]:
-        """Logits after each hypothesis has gained by the belief others hold in the same motion nearby, and the gain."""
+        """Logits and last messages after `MESSAGE_ROUNDS`; a message is the log share of neighbors that agree."""
         n, k = unary.shape[1:]
-        kin = kinship(offset, linear, center, self.slack, self.stretch)
-        apart = torch.cdist(center, center) / PATCH
-        alike = place @ place.transpose(1, 2)
+        affinity = motion_affinity(offset, linear, center, self.tolerance, self.tolerance_slope)
+        distance = torch.cdist(center, center) / PATCH
+        similarity = descriptor @ descriptor.transpose(1, 2)
         other = 1 - torch.eye(n, device=unary.device).repeat_interleave(k, 0).repeat_interleave(k, 1)
-        logits, gain = unary, unary[..., None]
-        for i in range(ROUNDS):
+        logits, messages = unary, unary[..., None]
+        for i in range(MESSAGE_ROUNDS):
             belief = logits.softmax(-1).flatten(1)
-            gains = []
-            for reach in REACHES:
-                ask = torch.exp(self.likeness[i] * alike - apart / reach) * other
-                support = ((ask * kin) @ belief[..., None])[..., 0]
-                asked = (ask @ belief[..., None])[..., 0]
-                gains.append(torch.log((support + 0.02) / (asked + 0.1)).unflatten(-1, (n, k)))
-            gain = torch.stack(gains, dim=-1)
-            logits = unary + gain @ self.consent[i]
-        return logits, gain
+            received = []
+            for scale in MESSAGE_SCALES:
+                weight = torch.exp(self.similarity_weight[i] * similarity - distance / scale) * other
+                agreeing = ((weight * affinity) @ belief[..., None])[..., 0]
+                total = (weight @ belief[..., None])[..., 0]
+                received.append(torch.log((agreeing + 0.02) / (total + 0.1)).unflatten(-1, (n, k)))
+            messages = torch.stack(received, dim=-1)
+            logits = unary + messages @ self.message_weight[i]
+        return logits, messages

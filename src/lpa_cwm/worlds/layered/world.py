@@ -1,24 +1,29 @@
-"""The compact world model behind the three verbs; its weights ship in the package."""
+"""The layered-motion network and the world model around it; its weights ship in the package."""
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float
+from huggingface_hub import PyTorchModelHubMixin
+from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
-from lpa_cwm.worlds.layered.densify import Motions
-from lpa_cwm.worlds.layered.intervention import GaussianBump, appearance
-from lpa_cwm.worlds.layered.network import Network, SourceEncoding, pixels_of
-from lpa_cwm.worlds.layered.patches import PATCH
-from lpa_cwm.worlds.layered.refine import Looks, match
-from lpa_cwm.worlds.layered.render import Drawing, draw
+from lpa_cwm.geometry import HW, patch_centers
+from lpa_cwm.masks import mask_of, mask_pixels
+from lpa_cwm.sampling import gather_patches
+from lpa_cwm.worlds.layered.block_matching import PATCH
+from lpa_cwm.worlds.layered.densify import CellMotions, Densifier
+from lpa_cwm.worlds.layered.encoder import SourceEncoder, normalize_groups
+from lpa_cwm.worlds.layered.ransac import add_hypotheses
+from lpa_cwm.worlds.layered.refine import MatchingFeatures, PatchMatches, match_patches
+from lpa_cwm.worlds.layered.reliability import MatchReliability
+from lpa_cwm.worlds.layered.render import GaussianBump, MixtureRenderer, WarpMixture, render, warp_bump
 from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
 FILE = "world-compact.safetensors"
@@ -26,40 +31,127 @@ DEFAULTS = TrackerConfig(passes=0)
 """A re-evaluation does not improve this world model (`benchmarks/passes.py`)."""
 
 
+@dataclass(frozen=True)
+class NetworkSizes:
+    """Sizes of the network; the defaults are those of the bundled weights."""
+
+    groups: int = 4
+    """Groups of channels in which features are compared."""
+    compared: int = 32
+    """Coarse channels that are compared."""
+    plain: int = 8
+    """Coarse channels that are read as they are."""
+    fine: int = 16
+    """Fine channels that are compared."""
+    motions: int = 4
+    """Motions per cell."""
+    hypotheses: int = 5
+    """Hypotheses per visible patch."""
+    kept_ratio: float = 1.25
+    """Hypotheses that are densified, per visible patch."""
+    top_k: int = 40
+    """Matches that each cell attends to."""
+
+
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What is known of two frames before a mask is chosen."""
+class SourceEncoding:
+    """The source, its learned features, and what matching reads of it."""
+
+    image: Float[Tensor, "b 3 h w"]
+    fine: Float[Tensor, "b f h2 w2"]
+    coarse: Float[Tensor, "b c h4 w4"]
+    matching: MatchingFeatures
+
+
+class LayeredMotionNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
+    """From the source and the visible target patches to the warp mixture of the whole target."""
+
+    def __init__(self, sizes: NetworkSizes | None = None) -> None:
+        super().__init__()
+        self.sizes = sizes = sizes or NetworkSizes()
+        described = sizes.compared + sizes.plain
+        self.encoder = SourceEncoder(sizes.fine + 4, described)
+        self.reliability = MatchReliability(sizes.compared)
+        self.densifier = Densifier(sizes.groups, sizes.compared, sizes.plain, sizes.motions, sizes.top_k)
+        self.renderer = MixtureRenderer(sizes.groups, sizes.fine, sizes.motions, described)
+
+    def encode(self, source: Float[Tensor, "b 3 h w"]) -> SourceEncoding:
+        """Features of the source."""
+        fine, coarse = self.encoder(source)
+        compared, plain = coarse.split((self.sizes.compared, self.sizes.plain), dim=1)
+        coarse = torch.cat((normalize_groups(compared, self.sizes.groups), plain), dim=1)
+        return SourceEncoding(source, fine, coarse, MatchingFeatures.of(source))
+
+    def infer(
+        self,
+        source: SourceEncoding,
+        matches: PatchMatches,
+        target: Float[Tensor, "b 3 h w"],
+        visible: Int[Tensor, "b n"],
+    ) -> WarpMixture:
+        """The warp mixture, from the matches of the visible patches; only visible target pixels are used."""
+        hw = (target.shape[-2], target.shape[-1])
+        centers = patch_centers(hw, PATCH, target.device)[visible]
+        hypotheses = add_hypotheses(matches, source.matching.layers, gather_patches(target, visible, PATCH), centers)
+        reliable = self.reliability(hypotheses, matches.variance, centers, source.coarse, self.sizes.kept_ratio)
+        motions = self.densifier(reliable, hw, source.coarse)
+        shown = visible_pixels(visible, hw).to(target.dtype)[:, None]
+        return self.renderer(source.image, torch.cat((target * shown, shown), dim=1), motions, source.fine)
+
+    def forward(
+        self, source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], visible: Int[Tensor, "b n"]
+    ) -> WarpMixture:
+        """The warp mixture from frames and the raster numbers of the visible patches."""
+        encoding = self.encode(source)
+        matches = match_patches(encoding.matching, target, visible, self.sizes.hypotheses)
+        return self.infer(encoding, matches, target, visible)
+
+
+def visible_pixels(visible: Int[Tensor, "b n"], hw: HW) -> Bool[Tensor, "b h w"]:
+    """True at the pixels of the given patches."""
+    columns = hw[1] // PATCH
+    return mask_pixels(mask_of(visible, (hw[0] // PATCH) * columns), columns, PATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredScene:
+    """A target frame, the encoded source, and the matches of all target patches."""
 
     target: Float[Tensor, "1 3 h w"]
     source: SourceEncoding
-    looks: Looks
+    matches: PatchMatches
 
 
 @dataclass(frozen=True, slots=True)
-class Factual:
+class LayeredFactual:
     """The warp mixture under each mask."""
 
     hidden: Bool[Tensor, "m p"]
-    drawing: Drawing
+    mixture: WarpMixture
+
+    @property
+    def hidden_pixels(self) -> Bool[Tensor, "m h w"]:
+        """True at the pixels of hidden patches."""
+        return mask_pixels(self.hidden, self.mixture.hw[1] // PATCH, PATCH)
 
 
 @dataclass
-class DescribedFrame:
+class LayeredFrame:
     """A frame; it is encoded when it first serves as a source."""
 
-    network: Network
-    frame: Float[Tensor, "3 h w"]
+    network: LayeredMotionNetwork
+    image: Float[Tensor, "3 h w"]
 
     @cached_property
     def encoding(self) -> SourceEncoding:
-        return self.network.look(self.frame[None])
+        return self.network.encode(self.image[None])
 
 
 @dataclass
 class LayeredMotionWorld:
-    """Predicts by matching, propagating and warping; a perturbation is carried along by the inferred motion."""
+    """The compact world model; its response is the bump carried by the inferred motion, which is held fixed."""
 
-    network: Network
+    network: LayeredMotionNetwork
     bump: GaussianBump = field(default_factory=GaussianBump)
     size: int = 256
     patch: int = PATCH
@@ -67,48 +159,50 @@ class LayeredMotionWorld:
 
     @classmethod
     def load(cls, weights: Path | None = None) -> "LayeredMotionWorld":
-        """The world model of a weight file; the bundled one if none is given."""
+        """The world model of a weight file; of the bundled one if none is given."""
         path = bundled_weights(FILE) if weights is None else weights
-        network = Network()
+        network = LayeredMotionNetwork()
         try:
             network.load_state_dict({name: value.float() for name, value in load_file(path).items()})
         except (OSError, SafetensorError, RuntimeError) as error:
             raise InputError(f"{path} holds no weights of the compact world model; give a file that does.") from error
         return cls(network.eval())
 
-    def describe(self, frame: Float[Tensor, "3 h w"]) -> DescribedFrame:
+    def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredFrame:
         """Prepare a frame as source or target."""
         self.network.to(frame.device)
-        return DescribedFrame(self.network, frame)
+        return LayeredFrame(self.network, frame)
 
     @torch.no_grad()
-    def observe(self, source: DescribedFrame, target: DescribedFrame) -> Scene:
+    def observe(self, source: LayeredFrame, target: LayeredFrame) -> LayeredScene:
         """Match every target patch by itself to the source."""
-        encoding, frame = source.encoding, target.frame[None]
-        patches = torch.arange((frame.shape[-2] // PATCH) * (frame.shape[-1] // PATCH), device=frame.device)
-        looks = match(encoding.ground, frame, patches[None], self.network.shape.hypotheses)
-        return Scene(frame, encoding, looks)
+        encoding, image = source.encoding, target.image[None]
+        patches = torch.arange((image.shape[-2] // PATCH) * (image.shape[-1] // PATCH), device=image.device)
+        matches = match_patches(encoding.matching, image, patches[None], self.network.sizes.hypotheses)
+        return LayeredScene(image, encoding, matches)
 
     @torch.no_grad()
-    def imagine(self, scene: Scene, hidden: Bool[Tensor, "m p"]) -> Factual:
+    def imagine(self, scene: LayeredScene, hidden: Bool[Tensor, "m p"]) -> LayeredFactual:
         """Infer the warp mixture under each mask from the visible patches alone."""
-        drawings = []
+        mixtures = []
         for mask in hidden:
             visible = (~mask).nonzero()[:, 0][None]
-            drawings.append(self.network.infer(scene.source, scene.looks.at(visible), scene.target, visible))
-        return Factual(hidden, stacked(drawings))
+            mixtures.append(self.network.infer(scene.source, scene.matches.select(visible), scene.target, visible))
+        return LayeredFactual(hidden, concat_mixtures(mixtures))
 
     @torch.no_grad()
-    def predict(self, scene: Scene, factual: Factual) -> Float[Tensor, "m 3 h w"]:
-        """The predicted target under each mask; visible patches are those of the target itself."""
-        source = scene.source.source.expand(len(factual.hidden), -1, -1, -1)
-        drawn = draw(source, factual.drawing)
-        return torch.where(pixels_of(factual.hidden, factual.drawing.hw)[:, None], drawn, scene.target)
+    def predict(self, scene: LayeredScene, factual: LayeredFactual) -> Float[Tensor, "m 3 h w"]:
+        """The predicted target under each mask; visible patches are copied from the target."""
+        source = scene.source.image.expand(len(factual.hidden), -1, -1, -1)
+        rendered = render(source, factual.mixture)
+        return torch.where(factual.hidden_pixels[:, None], rendered, scene.target)
 
     @torch.no_grad()
-    def intervene(self, scene: Scene, factual: Factual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
+    def intervene(
+        self, scene: LayeredScene, factual: LayeredFactual, xy: Float[Tensor, "n 2"]
+    ) -> Float[Tensor, "n m 3 h w"]:
         """The bump at each point, carried by the factual warps and mixture weights (controlled direct effect)."""
-        change = appearance(self.bump, factual.drawing, factual.hidden, xy)
+        change = warp_bump(self.bump, factual.mixture, factual.hidden, xy)
         return change[:, :, None].expand(-1, -1, 3, -1, -1)
 
     def total_effect(self) -> PerturbedPredictor:
@@ -124,12 +218,12 @@ class LayeredMotionWorld:
         return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults)
 
 
-def stacked(drawings: list[Drawing]) -> Drawing:
-    """Several drawings as one batch."""
-    motions = [drawing.motions for drawing in drawings]
-    together = {part.name: torch.cat([getattr(one, part.name) for one in motions]) for part in fields(Motions)}
-    return Drawing(
-        motions=Motions(**together),
-        weight=torch.cat([drawing.weight for drawing in drawings]),
-        invention=torch.cat([drawing.invention for drawing in drawings]),
+def concat_mixtures(mixtures: list[WarpMixture]) -> WarpMixture:
+    """Several mixtures as one batch."""
+    motions = [mixture.motions for mixture in mixtures]
+    joined = {part.name: torch.cat([getattr(one, part.name) for one in motions]) for part in fields(CellMotions)}
+    return WarpMixture(
+        motions=CellMotions(**joined),
+        weight=torch.cat([mixture.weight for mixture in mixtures]),
+        inpainting=torch.cat([mixture.inpainting for mixture in mixtures]),
     )

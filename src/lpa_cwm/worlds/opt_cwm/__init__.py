@@ -1,1 +1,1 @@
-"""The published Opt-CWM: a two-frame masked ViT-B predictor and a Gaussian intervention generator."""
+"""Opt-CWM (Stojanov et al. 2025, arXiv:2503.19953): a masked two-frame ViT-B predictor, a perturbation generator."""

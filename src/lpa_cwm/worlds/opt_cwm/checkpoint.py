@@ -1,4 +1,4 @@
-"""Reading the published checkpoint files as they are, and keeping them as one safetensors file."""
+"""Published checkpoints of Opt-CWM: read as they are, or converted to one safetensors file."""
 
 import json
 import re
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.io.checkpoints import check_fit, tensors
-from lpa_cwm.worlds.opt_cwm.generator import Generator
-from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
+from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 PUBLISHED = {
@@ -34,7 +33,7 @@ RENAMED = (
     (r"^encoder\.patch_embed\.proj\.", "embedding."),
     (r"^encoder\.pos_embed$", "encoder_positions"),
     (r"^pos_embed$", "decoder_positions"),
-    (r"^encoder_to_decoder\.", "bridge."),
+    (r"^encoder_to_decoder\.", "enc_to_dec."),
     (r"^decoder\.head\.", "head."),
     (r"\.attn\.proj\.", ".attention.output."),
     (r"\.mlp\.fc1\.", ".mlp.0."),
@@ -43,8 +42,8 @@ RENAMED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
-    """Entries of a checkpoint that were left out, by their first two names."""
+class UnusedKeys:
+    """Number of checkpoint entries that were not used, by the first two parts of their names."""
 
     counts: Mapping[str, int]
 
@@ -52,15 +51,15 @@ class Ignored:
         return ", ".join(f"{name}.* ({count})" for name, count in sorted(self.counts.items())) or "nothing"
 
 
-def entries(path: Path) -> dict[str, Tensor]:
+def published_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a published file."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; `lpa-cwm fetch opt-cwm` brings the published files.")
     return tensors(path, EXPECTED, within="model")
 
 
-def renamed(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The predictor's tensors under our names, with each block's query, key and value sorted apart."""
+def rename_state(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The predictor's tensors under our names; query, key and value of each block are separated."""
     state: dict[str, Tensor] = {}
     for name, tensor in published.items():
         block, _, part = name.rpartition(".attn.")
@@ -80,8 +79,8 @@ def renamed(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def fitted(state: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """The published shapes brought to ours: flat embedding, mask token and positions, the last enlarged."""
+def reshape_state(state: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    """The published shapes as ours: embedding, mask token and positions flattened, positions resized."""
     shaped = dict(state)
     for name, tensor in state.items():
         if name == "embedding.weight":
@@ -89,12 +88,12 @@ def fitted(state: dict[str, Tensor], architecture: Architecture) -> dict[str, Te
         elif name == "mask_token":
             shaped[name] = tensor.flatten()
         elif name.endswith("_positions"):
-            shaped[name] = enlarged(tensor.flatten(0, -2), architecture)
+            shaped[name] = resize_positions(tensor.flatten(0, -2), architecture)
     return shaped
 
 
-def enlarged(table: Float[Tensor, "q d"], architecture: Architecture) -> Float[Tensor, "q2 d"]:
-    """Positions of both frames, interpolated bicubically when the frames are larger than in training."""
+def resize_positions(table: Float[Tensor, "q d"], architecture: Architecture) -> Float[Tensor, "q2 d"]:
+    """Position embeddings of both frames, interpolated bicubically if the frames are larger than in training."""
     side = architecture.side // architecture.scale
     if architecture.scale == 1 or len(table) != 2 * side**2:
         return table
@@ -103,8 +102,8 @@ def enlarged(table: Float[Tensor, "q d"], architecture: Architecture) -> Float[T
     return rearrange(larger, "t d y x -> (t y x) d")
 
 
-def fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Load every parameter, or say in one sentence which one does not fit."""
+def load_strict(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Load every parameter; an error names the first that does not fit."""
     check_fit(state, module, path, EXPECTED)
     module.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     module.requires_grad_(False)
@@ -112,33 +111,33 @@ def fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
 
 def load_published(
     base: Path, generator: Path, architecture: Architecture | None = None, batch: int = 8
-) -> tuple[OptCwm, Ignored]:
-    """The world model from `base_cwm_*_ckpt.pt` and `opt_cwm_ckpt.pt`, and what else the second file holds.
+) -> tuple[OptCwm, UnusedKeys]:
+    """The world model from `base_cwm_*_ckpt.pt` and `opt_cwm_ckpt.pt`, and the unused entries of the second file.
 
-    Of the second file only the generator is taken: whatever predictor it may hold must not replace the base.
+    Only the generator is taken from the second file: a predictor in it must not replace the base.
     """
     architecture = architecture or Architecture()
-    world = empty(architecture, batch)
-    fill(world.predictor, fitted(renamed(entries(base)), architecture), base)
-    state = entries(generator)
+    world = build_meta(architecture, batch)
+    load_strict(world.predictor, reshape_state(rename_state(published_state(base)), architecture), base)
+    state = published_state(generator)
     taken = {name.removeprefix(GENERATOR_PREFIX): state.pop(name) for name in list(state) if GENERATOR_PREFIX in name}
-    fill(world.generator, taken, generator)
+    load_strict(world.generator, taken, generator)
     counts: dict[str, int] = {}
     for name in state:
         group = ".".join(name.split(".")[:2])
         counts[group] = counts.get(group, 0) + 1
-    return world, Ignored(counts)
+    return world, UnusedKeys(counts)
 
 
-def empty(architecture: Architecture, batch: int = 8) -> OptCwm:
-    """A world model whose weights are still to be filled in, and take no memory until then."""
+def build_meta(architecture: Architecture, batch: int = 8) -> OptCwm:
+    """A world model on the meta device: its weights take no memory until they are loaded."""
     with torch.device("meta"):
-        predictor, generator = Predictor(architecture), Generator(architecture.dim)
+        predictor, generator = Predictor(architecture), PerturbationGenerator(architecture.dim)
     return OptCwm(predictor, generator, batch).eval()
 
 
 def save(world: OptCwm, path: Path) -> Path:
-    """Write predictor and generator as one safetensors file that knows its architecture."""
+    """Write predictor and generator as one safetensors file with the architecture in its metadata."""
     metadata = {"architecture": json.dumps(asdict(world.predictor.architecture))}
     with atomic_write(path) as aside:
         save_file({name: tensor.contiguous() for name, tensor in world.state_dict().items()}, aside, metadata)
@@ -155,13 +154,13 @@ def load(path: Path, batch: int = 8) -> OptCwm:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not a converted Opt-CWM file; `lpa-cwm convert` makes one.") from error
-    world = empty(architecture, batch)
-    fill(world, state, path)
+    world = build_meta(architecture, batch)
+    load_strict(world, state, path)
     return world
 
 
 def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
-    """The world model that sees `size` pixels, from a folder with the converted file or with the published ones."""
+    """The world model for frames of `size` pixels, from a folder with the converted or the published files."""
     if (converted := folder / CONVERTED.format(size=size)).is_file():
         return load(converted, batch)
     base, architecture = PUBLISHED[size]

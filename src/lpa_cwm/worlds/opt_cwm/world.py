@@ -1,4 +1,4 @@
-"""Opt-CWM behind the three verbs: what queries, masks and targets have in common is computed once."""
+"""Opt-CWM as a world model: what queries, masks and targets have in common is computed once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import index_of
-from lpa_cwm.worlds.opt_cwm.generator import Generator, place
-from lpa_cwm.worlds.opt_cwm.predictor import Layout, Predictor
+from lpa_cwm.worlds.opt_cwm.networks import PerturbationGenerator, Predictor, TokenLayout, paste
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class OptCwmScene:
     """Tokens, with positions, of both frames."""
 
     source: Float[Tensor, "p d"]
@@ -27,10 +26,10 @@ class Scene:
 
 
 @dataclass(slots=True)
-class Factual:
-    """What the encoder made of the scene under each mask; the first intervention adds the prediction."""
+class OptCwmFactual:
+    """Encoder states of the scene under each mask; the first intervention adds the prediction."""
 
-    layout: Layout
+    layout: TokenLayout
     states: Float[Tensor, "m l d"]
     prediction: Float[Tensor, "m 3 h w"] | None = None
 
@@ -59,7 +58,7 @@ class OptCwm(nn.Module):
 
     defaults = TrackerConfig()
 
-    def __init__(self, predictor: Predictor, generator: Generator, batch: int = 8) -> None:
+    def __init__(self, predictor: Predictor, generator: PerturbationGenerator, batch: int = 8) -> None:
         super().__init__()
         self.predictor = predictor
         self.generator = generator
@@ -69,13 +68,7 @@ class OptCwm(nn.Module):
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(IMAGENET_STD)[:, None, None], persistent=False)
 
-    def compiled(self) -> "OptCwm":
-        """The same world with both transformers compiled; the first call of each shape then takes minutes."""
-        self.predictor.encoder.compile()
-        self.predictor.decoder.compile()
-        return self
-
-    def describe(self, frame: Float[Tensor, "3 h w"]) -> "EmbeddedFrame":
+    def describe(self, frame: Float[Tensor, "3 h w"]) -> EmbeddedFrame:
         """Check and normalize a frame; its tokens are made when a pair needs them."""
         if frame.shape[1:] != (self.size, self.size):
             given = " x ".join(map(str, frame.shape[1:]))
@@ -84,23 +77,23 @@ class OptCwm(nn.Module):
         return EmbeddedFrame(self.predictor, (frame - self.mean) / self.std)
 
     @torch.no_grad()
-    def observe(self, source: "EmbeddedFrame", target: "EmbeddedFrame") -> Scene:
+    def observe(self, source: EmbeddedFrame, target: EmbeddedFrame) -> OptCwmScene:
         """The tokens of both frames."""
-        return Scene(source.as_source, target.as_target)
+        return OptCwmScene(source.as_source, target.as_target)
 
     @torch.no_grad()
-    def imagine(self, scene: Scene, hidden: Bool[Tensor, "m p"]) -> Factual:
-        """Encode the scene under each mask; the decoder waits for the interventions, to run with theirs."""
-        layout = Layout.of(hidden)
+    def imagine(self, scene: OptCwmScene, hidden: Bool[Tensor, "m p"]) -> OptCwmFactual:
+        """Encode the scene under each mask; its decoder runs in the batch of the first interventions."""
+        layout = TokenLayout.of(hidden)
         parts = torch.arange(len(hidden), device=hidden.device).split(self.batch)
         states = [
             self.predictor.encode(scene.source.expand(len(rows), -1, -1), scene.target, layout[rows]) for rows in parts
         ]
-        return Factual(layout, torch.cat(states))
+        return OptCwmFactual(layout, torch.cat(states))
 
     @torch.no_grad()
-    def intervene(self, scene: Scene, factual: Factual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
-        """Perturb each query under each mask, by itself."""
+    def intervene(self, scene: OptCwmScene, factual: OptCwmFactual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
+        """The response to each query's own perturbation under each mask (Eq. 1)."""
         masks = len(factual.states)
         points = repeat(xy, "n d -> (n m) d", m=masks)
         # Rows below zero are the factual predictions, unless they are known from an earlier call.
@@ -112,22 +105,22 @@ class OptCwm(nn.Module):
         return predicted[-first:].view(len(xy), masks, *predicted.shape[1:]).sub_(factual.prediction)
 
     def _predict(
-        self, scene: Scene, factual: Factual, rows: Int[Tensor, "b"], points: Float[Tensor, "r 2"]
+        self, scene: OptCwmScene, factual: OptCwmFactual, rows: Int[Tensor, "b"], points: Float[Tensor, "r 2"]
     ) -> Float[Tensor, "b 3 h w"]:
         """Predictions of a batch of rows: factual ones (negative numbers), then counterfactual ones."""
         mask = rows % len(factual.states)
-        asked = rows >= 0
-        states = factual.states[mask[~asked]]
-        if asked.any():
-            source = scene.source + self._change(factual, mask[asked], points[rows[asked]])
-            perturbed = self.predictor.encode(source, scene.target, factual.layout[mask[asked]])
-            states = torch.cat((states, perturbed))
+        perturbed = rows >= 0
+        states = factual.states[mask[~perturbed]]
+        if perturbed.any():
+            source = scene.source + self._change(factual, mask[perturbed], points[rows[perturbed]])
+            encoded = self.predictor.encode(source, scene.target, factual.layout[mask[perturbed]])
+            states = torch.cat((states, encoded))
         return self.predictor.decode(states, factual.layout[mask])
 
-    def _change(self, factual: Factual, mask: Int[Tensor, "b"], xy: Float[Tensor, "b 2"]) -> Float[Tensor, "b p d"]:
+    def _change(self, factual: OptCwmFactual, mask: Int[Tensor, "b"], xy: Float[Tensor, "b 2"]) -> Float[Tensor, "b p d"]:
         """What the interventions at the points add to the source's tokens."""
         pixel = index_of(xy, (self.size, self.size))
         column, row = (pixel // self.patch).unbind(-1)
         states = factual.states[mask, row * self.predictor.architecture.side + column]
-        blots = self.generator(states)
-        return self.predictor.embed_change(place(blots, pixel, self.size, self.predictor.architecture.scale))
+        perturbation = paste(self.generator(states), pixel, self.size, self.predictor.architecture.scale)
+        return self.predictor.embed_change(perturbation)
