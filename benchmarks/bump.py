@@ -18,7 +18,7 @@ from lpa_cwm.probe import argmax_xy, magnitude
 from lpa_cwm.sampling import crop, unit_range
 from lpa_cwm.synth.layered import Layered
 from lpa_cwm.training.world_evaluate import Points
-from lpa_cwm.worlds.layered.intervention import GaussianBump
+from lpa_cwm.worlds.layered.render import GaussianBump
 from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
 

@@ -20,8 +20,7 @@ from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import random_masks
 from lpa_cwm.tracker import CwmTracker, Shot, ShotPair
-from lpa_cwm.worlds.opt_cwm.generator import Generator
-from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Layout, Predictor
+from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor, TokenLayout
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 SIZE, PATCHES, MASKS = 256, 1024, 10
@@ -52,7 +51,7 @@ class Weightless(Predictor):
 
 
 def weightless(layout):
-    return Layout(*(getattr(layout, field.name).to("meta") for field in fields(layout)))
+    return TokenLayout(*(getattr(layout, field.name).to("meta") for field in fields(layout)))
 
 
 def a_pair():
@@ -82,7 +81,7 @@ def flops_of_reference():
 def flops():
     torch.manual_seed(0)
     reference = flops_of_reference()
-    world = OptCwm(Weightless(), Generator(), batch=64)
+    world = OptCwm(Weightless(), PerturbationGenerator(), batch=64)
     rows = {mode: (world, mode) for mode in ("query", "pool", "joint")}
     rows["joint, 4 at a time"] = Multiplexed(world, 4), "joint"
     print(f"TFLOP per (query, target), M = {MASKS}, R = 1, 256 px; the reference needs {reference / 1e12:.2f}")
@@ -95,7 +94,7 @@ def flops():
 
 def random_world():
     torch.manual_seed(0)
-    world = OptCwm(Predictor(Architecture()), Generator()).eval().requires_grad_(False)
+    world = OptCwm(Predictor(Architecture()), PerturbationGenerator()).eval().requires_grad_(False)
     # The default initialization responds too weakly for a comparison to mean much.
     for parameter in world.parameters():
         parameter.add_(torch.randn_like(parameter), alpha=0.04)

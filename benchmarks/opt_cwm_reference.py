@@ -33,7 +33,7 @@ def predict(predictor, source, target, hidden):
     tokens = torch.cat([x.flatten(2).transpose(1, 2) for x in frames], dim=1) + predictor.encoder_positions
     unseen = torch.cat((torch.zeros_like(hidden), hidden), dim=1)[..., None]
     states = transformer(predictor.encoder, torch.where(unseen, predictor.mask_token, tokens))
-    bridged = F.linear(states, predictor.bridge.weight, predictor.bridge.bias)
+    bridged = F.linear(states, predictor.enc_to_dec.weight, predictor.enc_to_dec.bias)
     decoded = transformer(predictor.decoder, bridged + predictor.decoder_positions)
     pixels = F.linear(decoded, predictor.head.weight, predictor.head.bias)[:, side**2 :]
     pixels = torch.where(hidden[..., None], pixels, 0).view(-1, side, side, patch, patch, 3)

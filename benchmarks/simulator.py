@@ -18,7 +18,7 @@ from lpa_cwm.simulator.movi import movi_record
 from lpa_cwm.simulator.pairs import SimulatedPairs
 from lpa_cwm.simulator.rays import Eye
 from lpa_cwm.simulator.recipe import RECIPES
-from lpa_cwm.simulator.render import Film, pixel_centers
+from lpa_cwm.simulator.render import Film, raster_centers
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 PARTS = ("scene", "pictures", "flow and visibility", "256 tracks", "record, not counted")
@@ -64,7 +64,7 @@ class Simulator:
             for frame in range(0, len(clip) - 1, 3):
                 flow = clip.flow(frame, frame + 1)
                 now, later = clip.picture(frame).astype(np.float32), clip.picture(frame + 1).astype(np.float32)
-                guess = read(later, (pixel_centers(256) + flat(flow.offset)).T).reshape(256, 256, 3)
+                guess = read(later, (raster_centers(256) + flat(flow.offset)).T).reshape(256, 256, 3)
                 warped.append(np.abs(guess - now)[flow.visible].mean())
                 unwarped.append(np.abs(later - now)[flow.visible].mean())
                 returns.append(there_and_back(clip, frame, flow))
@@ -123,7 +123,7 @@ def read(image, xy, mode="bicubic"):
 def there_and_back(clip, frame, flow):
     """How far from a visible pixel's center one ends who follows what is seen at its target back."""
     seen = flow.visible.ravel()
-    center = pixel_centers(256)[:, seen]
+    center = raster_centers(256)[:, seen]
     eye, scene = Eye(clip.scene, 256), clip.scene
     hits = eye.cast(scene.moment(frame + 1), center + flat(flow.offset)[:, seen])
     back, _ = eye.see(scene.moment(frame), scene.place(hits.local, hits.body, scene.moment(frame)))

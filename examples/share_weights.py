@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import lpa_cwm as lc
-from lpa_cwm.worlds.layered.network import Network
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 
 def main(folder=None):
@@ -17,7 +17,7 @@ def main(folder=None):
 
     # Elsewhere: a folder, or the name of a repository on the hub.
     adjudicator = lc.LPA.from_pretrained(folder / "my-lpa")
-    world = lc.LayeredMotionWorld(Network.from_pretrained(folder / "my-world"))
+    world = lc.LayeredMotionWorld(LayeredMotionNetwork.from_pretrained(folder / "my-world"))
     tracker = lc.load(adjudicator, world)
     print(f"a tracker from {folder}; {sum(p.numel() for p in adjudicator.parameters()):,} parameters decide")
     return tracker

@@ -3,14 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from lpa_cwm.worlds.layered.intervention import GaussianBump
+from lpa_cwm.worlds.layered.network import Network, pixels_of
+from lpa_cwm.worlds.layered.patches import PATCH, patch_centers
 
 from lpa_cwm.geometry import pixel_centers, to_sampler
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.worlds.layered.block_matching import smooth_basis
 from lpa_cwm.worlds.layered.densify import Hearing, divide, fit, moments, solve, strongest
-from lpa_cwm.worlds.layered.intervention import GaussianBump
-from lpa_cwm.worlds.layered.network import Network, pixels_of
-from lpa_cwm.worlds.layered.patches import PATCH, patch_centers
 from lpa_cwm.worlds.layered.refine import Ground, match
 from lpa_cwm.worlds.layered.reliability import EVIDENCE, Voters
 from lpa_cwm.worlds.layered.render import draw

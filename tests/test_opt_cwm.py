@@ -11,6 +11,8 @@ from shutil import copyfile
 import pytest
 import torch
 from lpa_cwm.worlds.multiplex import JointWorldModel, Multiplexed
+from lpa_cwm.worlds.opt_cwm.generator import Generator, blot, place
+from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
 from safetensors.torch import load_file
 
 from lpa_cwm.adjudicators.uniform import uniform
@@ -25,8 +27,6 @@ from lpa_cwm.registry import load_world
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
 from lpa_cwm.worlds.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
-from lpa_cwm.worlds.opt_cwm.generator import Generator, blot, place
-from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from lpa_cwm.simulator.pairs import SimulatedPairs
 from lpa_cwm.simulator.poses import onto_frame, outwards, quaternions, rotations
 from lpa_cwm.simulator.rays import Eye
 from lpa_cwm.simulator.recipe import Recipe
-from lpa_cwm.simulator.render import Film, edges, pixel_centers
+from lpa_cwm.simulator.render import Film, edges, raster_centers
 from lpa_cwm.simulator.shadow import Shadows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -158,7 +158,7 @@ def test_what_a_frame_shows_is_visible_in_it(clip):
 
 def sampled(image, offset):
     """The image read at each pixel's center plus the offset, with cubic interpolation."""
-    place = pixel_centers(len(image)).T.reshape(*offset.shape) + offset
+    place = raster_centers(len(image)).T.reshape(*offset.shape) + offset
     grid = torch.from_numpy(2 * place / len(image) - 1)[None].float()
     stack = torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]
     found = F.grid_sample(stack, grid, mode="bicubic", padding_mode="border", align_corners=False)
@@ -168,11 +168,11 @@ def sampled(image, offset):
 def test_there_and_back_again_is_where_one_was(clip):
     """Read the way back exactly at the target: the point that is seen there must be the one that was left."""
     forward = clip.flow(2, 5)
-    goal = (pixel_centers(SIZE) + forward.offset.reshape(-1, 2).T)[:, forward.visible.ravel()]
+    goal = (raster_centers(SIZE) + forward.offset.reshape(-1, 2).T)[:, forward.visible.ravel()]
     eye, scene = Eye(clip.scene, SIZE), clip.scene
     hits = eye.cast(scene.moment(5), goal.astype(np.float32))
     back, _ = eye.see(scene.moment(2), scene.place(hits.local, hits.body, scene.moment(2)))
-    error = np.linalg.norm(back - pixel_centers(SIZE)[:, forward.visible.ravel()], axis=0)
+    error = np.linalg.norm(back - raster_centers(SIZE)[:, forward.visible.ravel()], axis=0)
     assert np.quantile(error, 0.99) < 0.05
     assert np.median(error) < 0.002
 
@@ -239,7 +239,7 @@ def test_bodies_cast_shadows(assets):
     scene = clip.scene
     light = scene.environment.light.towards[:, 0]
     eye, moment = Eye(scene, SIZE), scene.moment(0)
-    hits = eye.cast(moment, pixel_centers(SIZE))
+    hits = eye.cast(moment, raster_centers(SIZE))
     ground = np.flatnonzero((hits.body == 0) & (hits.local[2] < 1e-3) & (np.abs(hits.local[:2]).max(0) < 4))[::8]
     shaded = np.zeros(len(ground), dtype=bool)
     for number, mesh in enumerate(scene.meshes):

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from lpa_cwm.worlds.layered.patches import PATCH, patch_centers, pixels_in
 
 from lpa_cwm.geometry import pixel_centers, to_sampler
 from lpa_cwm.worlds.layered.block_matching import STRIDE, describe, shapes, smooth_basis
-from lpa_cwm.worlds.layered.patches import PATCH, patch_centers, pixels_in
 from lpa_cwm.worlds.layered.ransac import QUORUM, find, follow
 from lpa_cwm.worlds.layered.refine import Ground, Looks, Matches, match, window
 

@@ -13,8 +13,7 @@ from lpa_cwm.masks import neighborhood, pooled
 from lpa_cwm.probe import effective_count
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Grid, Queries
-from lpa_cwm.worlds.layered.network import Network
-from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64
@@ -195,7 +194,7 @@ def test_what_cannot_be_tracked_is_refused_with_a_sentence(clip, points, said):
 
 
 def test_the_world_model_says_how_often_it_looks_again():
-    compact = LayeredMotionWorld(Network().eval())
+    compact = LayeredMotionWorld(LayeredMotionNetwork().eval())
     assert CwmTracker(compact, uniform).passes == CwmTracker(Wrapped(compact), uniform).passes == 0
     assert CwmTracker(ToyWorld(**SMALL), uniform).passes == CwmTracker(Wrapped(ToyWorld(**SMALL)), uniform).passes == 1
     assert CwmTracker(compact, uniform, TrackerConfig(passes=2)).passes == 2

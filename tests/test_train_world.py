@@ -18,7 +18,7 @@ from lpa_cwm.training.crops import Crops, Share
 from lpa_cwm.training.ema import follow
 from lpa_cwm.training.log import Log, records
 from lpa_cwm.training.world import Ending, Run, Schedule, Trainer, losses
-from lpa_cwm.worlds.layered.network import Network, patch_mask, pixels_of
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, visible_pixels
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def test_losses_by_their_definition():
     torch.manual_seed(0)
     source, target = torch.rand(2, 3, 32, 32), torch.rand(2, 3, 32, 32)
     visible = torch.tensor([[0, 5, 9], [1, 2, 15]])
-    drawing = Network()(source, target, visible)
-    hidden = ~pixels_of(patch_mask(visible, (32, 32)), (32, 32))
-    found = losses(drawing, source, target, hidden.float())
+    mixture = LayeredMotionNetwork()(source, target, visible)
+    hidden = ~visible_pixels(visible, (32, 32))
+    found = losses(mixture, source, target, hidden.float())
     rows = (source - target).square().movedim(1, -1)[hidden]
     torch.testing.assert_close(found.copying, rows.mean())
     assert 0 < found.surprise <= 12
@@ -187,8 +187,8 @@ def test_losses_by_their_definition():
 
 def test_the_average_begins_at_the_weights_and_follows_them():
     run = Run.begin()
-    before = run.average.reader.trust.clone()
+    before = run.average.reliability.cost_weight.clone()
     with torch.no_grad():
-        run.network.reader.trust.add_(1.0)
+        run.network.reliability.cost_weight.add_(1.0)
     follow(run.average, run.network, 10_000, 0.01)
-    torch.testing.assert_close(run.average.reader.trust - before, torch.tensor(0.01), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run.average.reliability.cost_weight - before, torch.tensor(0.01), atol=1e-4, rtol=0)

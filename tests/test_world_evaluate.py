@@ -8,8 +8,7 @@ import torch
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.synth.pairs import Example
 from lpa_cwm.training.world_evaluate import Points, Tally, evaluate, table
-from lpa_cwm.worlds.layered.network import Network
-from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 
 SIZE = 64
 
@@ -35,7 +34,11 @@ class Slide:
 def figures():
     torch.manual_seed(0)
     return evaluate(
-        LayeredMotionWorld(Network().eval(), size=SIZE), Slide(), range(2), TrackerConfig(masks=4), points=30
+        LayeredMotionWorld(LayeredMotionNetwork().eval(), size=SIZE),
+        Slide(),
+        range(2),
+        TrackerConfig(masks=4),
+        points=30,
     )
 
 

@@ -88,14 +88,14 @@ def shared_plan(masks: Bool[Tensor, "k p"], queries: int) -> MaskPlan:
 
 
 def joint_group_size(patches: int) -> int:
-    """Queries that share re-evaluation masks, 32 for 1024 patches: their neighborhoods are at most a third of a mask."""
+    """Queries that share masks in a re-evaluation, 32 for 1024 patches: they hide at most a third of a mask."""
     return max(1, patches // 32)
 
 
 def joint_plan(
     around: Bool[Tensor, "n p"], count: int, reveal: Literal["random", "raster"], *identity: KeyPart
 ) -> MaskPlan:
-    """Groups of `joint_group_size` consecutive queries; the masks of a group hide the neighborhoods of all its queries."""
+    """Masks for groups of consecutive queries; the masks of a group hide the neighborhoods of all its queries."""
     masks, used = [], torch.zeros(len(around), 0, dtype=torch.bool)
     for number, group in enumerate(torch.arange(len(around)).split(joint_group_size(around.shape[1]))):
         own = (*identity, "group", number)

@@ -29,9 +29,7 @@ def crop(
     return rearrange(values, "b (i j) c -> b c i j", i=size)
 
 
-def gather_patches(
-    image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int
-) -> Float[Tensor, "b n c s"]:
+def gather_patches(image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int) -> Float[Tensor, "b n c s"]:
     """Pixels of the patches with the given raster numbers; the image is cut into squares of `side` pixels."""
     pixels = rearrange(image, "b c (i u) (j v) -> b (i j) c (u v)", u=side, v=side)
     return pixels.gather(1, patches[:, :, None, None].expand(-1, -1, *pixels.shape[2:]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lpa_cwm.synth.images import Split
     from lpa_cwm.synth.pairs import PairSource
-    from lpa_cwm.worlds.layered.network import Network
+    from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 UNSEEN = 100
 """Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
@@ -80,7 +80,7 @@ class TrainWorld:
         )
         return trainer.fit(world.Ending(self.steps, self.cooldown))
 
-    def check(self, network: "Network") -> dict[str, float]:
+    def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
         """A few figures on a few held-out layered pairs, for the log."""
         from lpa_cwm.config import TrackerConfig
         from lpa_cwm.synth.layered import Layered

@@ -19,6 +19,7 @@ from lpa_cwm.datasets.tapvid_record import EncodedPictures
 from lpa_cwm.datasets.tfrecord import Feature, Shard
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
+from lpa_cwm.geometry import axis_centers
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.synth.pairs import Example, Split, draws, split_of
 
@@ -94,9 +95,9 @@ def read_clip(shard: Shard, number: int) -> MoviClip:
 def rounded_goals(flow: FlowField) -> tuple[Int[np.ndarray, "h w 2"], Bool[np.ndarray, "h w"]]:
     """(column, row) of the pixel each pixel's center moves into, and whether it is in the frame; zeros where not."""
     height, width = flow.shape[:2]
-    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
+    columns, rows = np.meshgrid(axis_centers(0, width), axis_centers(0, height))
     dx, dy = np.moveaxis(np.where(np.isfinite(flow), flow, np.inf).clip(-1e6, 1e6), -1, 0)
-    column, row = (np.floor(place + 0.5 + step).astype(int) for place, step in ((columns, dx), (rows, dy)))
+    column, row = (np.floor(place + step).astype(int) for place, step in ((columns, dx), (rows, dy)))
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     return np.stack((column, row), axis=-1) * inside[..., None], inside
 
@@ -233,7 +234,7 @@ def window(
     """The part of a pair to the lower right of a corner (x, y), or all of it enlarged."""
     native = len(agree)
     if native < size:
-        at = ((np.arange(size) + 0.5) * native / size).astype(int)
+        at = (axis_centers(0, size) * native / size).astype(int)
         frames = [resize_frame(frame, (size, size)) for frame in frames]
         flow, agree = flow[at][:, at] * np.float32(size / native), agree[at][:, at]
     x, y = corner.tolist()

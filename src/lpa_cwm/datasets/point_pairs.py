@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.datasets.movif import NATIVE, FlowField, MoviClip, MoviClips, disagreement, rounded_goals
-from lpa_cwm.geometry import center_of_flat, rescale
+from lpa_cwm.geometry import axis_centers, center_of_flat, rescale
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.synth.pairs import draws
 
@@ -47,7 +47,7 @@ class Filter:
         """The verdict on each pixel, from the flow to the next frame and the next frame's flow back."""
         side = len(forward)
         unit = side / NATIVE
-        centers = np.stack(np.meshgrid(*2 * [np.arange(side) + 0.5]), axis=-1)
+        centers = np.stack(np.meshgrid(*2 * [axis_centers(0, side)]), axis=-1)
         goal = centers + forward
         error = disagreement(forward, backward)
         outside = ~rounded_goals(forward)[1]

@@ -11,6 +11,7 @@ from torch import Tensor
 from lpa_cwm.errors import need
 from lpa_cwm.explain import Explanation
 from lpa_cwm.files import atomic_write
+from lpa_cwm.geometry import to_continuous_index
 from lpa_cwm.probe import magnitude
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
@@ -41,7 +42,7 @@ def glow(values: Float[Tensor, "h w"], most: float, behind: Float[Tensor, "3 h w
 
 def mark(axes, xy: Tensor, color: str, shape: str = "+") -> None:  # noqa: ANN001
     """A cross or a ring at a point; matplotlib puts pixel centers at whole numbers."""
-    x, y = (xy.cpu() - 0.5).tolist()
+    x, y = to_continuous_index(xy.cpu()).tolist()
     axes.plot(x, y, shape, color=color, markersize=12, markeredgewidth=1.6, fillstyle="none")
 
 

@@ -11,7 +11,7 @@ from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.rays import Eye, Hits
 from lpa_cwm.simulator.recipe import Recipe, recipe_named
-from lpa_cwm.simulator.render import Film, Renderer, normals, pixel_centers
+from lpa_cwm.simulator.render import Film, Renderer, normals, raster_centers
 from lpa_cwm.simulator.scene import Scene, draw_scene
 from lpa_cwm.synth.pairs import draws
 
@@ -62,7 +62,7 @@ class SimClip:
     def hits(self, frame: int) -> Hits:
         """What the center of each pixel of a frame shows."""
         if frame not in self._hits:
-            self._hits[frame] = self._eye.cast(self.scene.moment(frame), pixel_centers(self.film.size))
+            self._hits[frame] = self._eye.cast(self.scene.moment(frame), raster_centers(self.film.size))
         return self._hits[frame]
 
     def picture(self, frame: int) -> UInt8[np.ndarray, "h w 3"]:
@@ -89,7 +89,7 @@ class SimClip:
         size, hits = self.film.size, self.hits(source)
         moment = self.scene.moment(target)
         xy, seen = self._eye.see(moment, self.scene.place(hits.local, hits.body, moment))
-        offset = np.ascontiguousarray((xy - pixel_centers(size)).T)
+        offset = np.ascontiguousarray((xy - raster_centers(size)).T)
         return Flow(offset.reshape(size, size, 2), seen.reshape(size, size))
 
     def tracks(self, count: int) -> PointTracks:

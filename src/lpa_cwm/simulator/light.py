@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float32
 
+from lpa_cwm.geometry import axis_centers
 from lpa_cwm.simulator.poses import Numbers, Points
 from lpa_cwm.simulator.texture import Color, Texture
 
@@ -49,8 +50,8 @@ class Light:
 
 def directions_of(height: int, width: int) -> Float[np.ndarray, "h w 3"]:
     """The unit direction of each pixel of a panorama; the middle column looks along x."""
-    tilt = np.pi * (0.5 - (np.arange(height) + 0.5) / height)
-    angle = np.pi * (1 - 2 * (np.arange(width) + 0.5) / width)
+    tilt = np.pi * (0.5 - axis_centers(0, height) / height)
+    angle = np.pi * (1 - 2 * axis_centers(0, width) / width)
     flat = np.cos(tilt)[:, None] * np.stack((np.cos(angle), np.sin(angle)))[:, None]
     return np.stack((flat[0], flat[1], np.broadcast_to(np.sin(tilt)[:, None], (height, width))), axis=-1)
 

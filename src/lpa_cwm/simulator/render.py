@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, UInt8
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import axis_centers
 from lpa_cwm.simulator.environment import Look
 from lpa_cwm.simulator.poses import FramePoints, Points, Rows, dot, focal_of, put
 from lpa_cwm.simulator.rays import Eye, Hits
@@ -40,10 +41,11 @@ class Film:
 
 
 @lru_cache(maxsize=4)
-def pixel_centers(size: int) -> FramePoints:
+def raster_centers(size: int) -> FramePoints:
     """The center of every pixel in raster order; not to be written to."""
-    rows, columns = np.mgrid[:size, :size]
-    centers = np.stack((columns.ravel(), rows.ravel())).astype(np.float32) + np.float32(0.5)
+    axis = axis_centers(0, size).astype(np.float32)
+    columns, rows = np.meshgrid(axis, axis)
+    centers = np.stack((columns.ravel(), rows.ravel()))
     centers.setflags(write=False)
     return centers
 
@@ -76,7 +78,7 @@ class Renderer:
     def __post_init__(self) -> None:
         self._scene = self.eye.scene
         self._shadows = Shadows(self._scene, 3 * self.film.size // 2)
-        self._centers = pixel_centers(self.film.size)
+        self._centers = raster_centers(self.film.size)
 
     def picture(self, frame: int, hits: Hits) -> UInt8[np.ndarray, "h w 3"]:
         """The frame, given what the centers of its pixels show."""

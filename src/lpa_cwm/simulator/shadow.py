@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from lpa_cwm.geometry import axis_centers
 from lpa_cwm.simulator.poses import FramePoints, Numbers, Points
 from lpa_cwm.simulator.scene import Scene
 
@@ -60,7 +61,7 @@ class Silhouettes:
         texel = 2 * HALF / self.texels
         low = np.clip(np.floor((shadow.min(0) + HALF) / texel), 0, self.texels).astype(int)
         high = np.clip(np.ceil((shadow.max(0) + HALF) / texel), 0, self.texels).astype(int)
-        x, y = (texel * (np.arange(first, last) + 0.5) - HALF for first, last in zip(low, high, strict=True))
+        x, y = (texel * axis_centers(first, last) - HALF for first, last in zip(low, high, strict=True))
         window = (slice(low[1], high[1]), slice(low[0], high[0]))
         # Rays from far away through every texel, in the body's own coordinates.
         origin = (-FAR * self.direction - pose.position) @ pose.rotation / size

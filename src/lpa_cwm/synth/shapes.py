@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
+from lpa_cwm.geometry import axis_centers
 from lpa_cwm.synth.textures import noise
 
 Field = Float[np.ndarray, "k k"]
@@ -10,7 +11,7 @@ Field = Float[np.ndarray, "k k"]
 
 def square(side: int) -> tuple[Field, Field]:
     """x and y of the pixel centers of a square from -1 to 1."""
-    ticks = ((np.arange(side) + 0.5) / side * 2 - 1).astype(np.float32)
+    ticks = (axis_centers(0, side) / side * 2 - 1).astype(np.float32)
     x, y = np.meshgrid(ticks, ticks)
     return x, y
 

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from lpa_cwm.geometry import axis_centers
+
 Plane = Float[np.ndarray, "s s"]
 
 
@@ -25,7 +27,7 @@ def noise(rng: np.random.Generator, side: int, slope: float) -> Plane:
 
 def grid(side: int) -> tuple[Plane, Plane]:
     """Columns and rows in units of the side."""
-    ticks = (np.arange(side, dtype=np.float32) + 0.5) / side
+    ticks = axis_centers(0, side).astype(np.float32) / side
     columns, rows = np.meshgrid(ticks, ticks)
     return columns, rows
 

@@ -12,7 +12,7 @@ from lpa_cwm.adjudicators.lpa import to_judgement
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.metrics.registry import THRESHOLDS
 from lpa_cwm.types import Judgement
-from lpa_cwm.worlds.layered.intervention import GaussianBump
+from lpa_cwm.worlds.layered.render import GaussianBump
 
 TEMPERATURE = 4.0
 """Pixels of endpoint error that divide a candidate's share by e."""

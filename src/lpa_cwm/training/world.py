@@ -23,10 +23,9 @@ from lpa_cwm.training import checkpoint
 from lpa_cwm.training.crops import Share
 from lpa_cwm.training.ema import follow
 from lpa_cwm.training.log import Log, Record
-from lpa_cwm.worlds.layered.network import Network, patch_mask, pixels_of
-from lpa_cwm.worlds.layered.patches import PATCH
-from lpa_cwm.worlds.layered.render import Drawing, pieces
-from lpa_cwm.worlds.layered.world import FILE
+from lpa_cwm.worlds.layered.block_matching import PATCH
+from lpa_cwm.worlds.layered.render import WarpMixture, per_motion_warps
+from lpa_cwm.worlds.layered.world import FILE, LayeredMotionNetwork, visible_pixels
 
 AVERAGED = 0.01
 """Least share of an update in the averaged weights."""
@@ -91,8 +90,8 @@ class Ending:
 class Run:
     """All that changes during training, and so all that a checkpoint must hold."""
 
-    network: Network
-    average: Network
+    network: LayeredMotionNetwork
+    average: LayeredMotionNetwork
     """Exponential moving average of the weights; what is evaluated and shipped."""
     optimizer: torch.optim.AdamW
     step: int = 0
@@ -104,7 +103,7 @@ class Run:
         """Weights of a file, or fresh ones, the same each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of("world", "weights"))
-            network = Network()
+            network = LayeredMotionNetwork()
         if weights is not None:
             network.load_state_dict(load_file(weights))
         optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.98), weight_decay=1e-3)
@@ -122,7 +121,7 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
-def save_weights(network: Network, path: Path) -> None:
+def save_weights(network: LayeredMotionNetwork, path: Path) -> None:
     """Write weights as safetensors."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     with atomic_write(path) as aside:
@@ -142,15 +141,18 @@ class Losses:
 
 
 def losses(
-    drawing: Drawing, source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], hidden: Float[Tensor, "b h w"]
+    mixture: WarpMixture,
+    source: Float[Tensor, "b 3 h w"],
+    target: Float[Tensor, "b 3 h w"],
+    hidden: Float[Tensor, "b h w"],
 ) -> Losses:
-    """How far the drawing draws the hidden pixels of the target."""
-    parts = pieces(source, drawing.motions)
-    drawn = (parts * drawing.weight[:, :, None]).sum(1) + drawing.invention
-    invented = 1 - drawing.weight.sum(1, keepdim=True)
-    own = drawing.invention / invented.clamp(min=1e-4)
+    """Reconstruction losses of the hidden target pixels."""
+    parts = per_motion_warps(source, mixture.motions)
+    drawn = (parts * mixture.weight[:, :, None]).sum(1) + mixture.inpainting
+    invented = 1 - mixture.weight.sum(1, keepdim=True)
+    own = mixture.inpainting / invented.clamp(min=1e-4)
     parts = torch.cat((parts, own[:, None]), dim=1)
-    share = torch.cat((drawing.weight, invented), dim=1).clamp(min=1e-6)
+    share = torch.cat((mixture.weight, invented), dim=1).clamp(min=1e-6)
     fit = share.log() - (parts - target[:, None]).square().sum(2) / (2 * NOISE**2)
     fit = torch.cat((fit, torch.full_like(invented, -SURPRISE)), dim=1)
 
@@ -194,7 +196,7 @@ class Place:
             return self.accelerator.device
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def shared(self, network: Network) -> Any:
+    def shared(self, network: LayeredMotionNetwork) -> Any:
         """The network as a module whose gradients are averaged over the processes."""
         return network if self.accelerator is None else self.accelerator.prepare_model(network)
 
@@ -212,7 +214,7 @@ class Trainer:
     """Background processes that make pairs."""
     begin: Path | None = None
     """Weights to begin with when there is no checkpoint."""
-    check: Callable[[Network], dict[str, float]] | None = None
+    check: Callable[[LayeredMotionNetwork], dict[str, float]] | None = None
     """Figures of the averaged weights for the log."""
     check_every: int = 500
 
@@ -260,7 +262,7 @@ class Trainer:
         source, target = (unit_range(frame.to(place.device)) for frame in (batch.source, batch.target))
         visible = self.schedule.visible(run.step, len(batch), place.worker).to(place.device)
         hw = (target.shape[-2], target.shape[-1])
-        hidden = ~pixels_of(patch_mask(visible, hw), hw)
+        hidden = ~visible_pixels(visible, hw)
         loss = losses(network(source, target, visible), source, target, hidden.to(target.dtype))
         for group in run.optimizer.param_groups:
             warm = min(1.0, (run.step + 1) / self.schedule.warmup)

@@ -10,16 +10,15 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import aggregate, localize
-from lpa_cwm.geometry import index_of, patch_of
+from lpa_cwm.geometry import center_of, index_of, patch_centers, patch_of
 from lpa_cwm.masks import random_masks
 from lpa_cwm.probe import argmax_xy, magnitude
 from lpa_cwm.rng import generator
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pairs import Example, PairSource
-from lpa_cwm.worlds.layered.network import pixels_of
-from lpa_cwm.worlds.layered.patches import PATCH, patch_centers
-from lpa_cwm.worlds.layered.render import origins
-from lpa_cwm.worlds.layered.world import Factual, LayeredMotionWorld, Scene
+from lpa_cwm.worlds.layered.block_matching import PATCH
+from lpa_cwm.worlds.layered.render import source_positions
+from lpa_cwm.worlds.layered.world import LayeredFactual, LayeredMotionWorld, LayeredScene
 
 MOVING = 2.0
 """Motions shorter than this, in pixels, are left out of the figures on motion."""
@@ -44,7 +43,7 @@ class Points:
             every = places.nonzero()
             chosen.append(every[torch.randperm(len(every), generator=draw)[:most]])
         rows, columns = torch.cat(chosen).unbind(-1)
-        xy = torch.stack((columns, rows), dim=-1) + 0.5
+        xy = center_of(torch.stack((columns, rows), dim=-1))
         return cls(xy, xy + example.flow[:, rows, columns].T, example.visible[rows, columns])
 
 
@@ -75,33 +74,35 @@ class Tally:
         return result | {"motion": motion, "visibility": (shown + 1 - gone) / 2, "points": float(seen.sum())}
 
 
-def hidden_error(world: LayeredMotionWorld, scene: Scene, factual: Factual) -> tuple[float, float]:
+def hidden_error(world: LayeredMotionWorld, scene: LayeredScene, factual: LayeredFactual) -> tuple[float, float]:
     """Mean squared error on hidden pixels, of the prediction and of a copy of the source."""
-    hidden = pixels_of(factual.hidden, factual.drawing.hw)[:, None]
+    hidden = factual.hidden_pixels[:, None]
     errors = []
-    for picture in (world.predict(scene, factual), scene.source.source):
+    for picture in (world.predict(scene, factual), scene.source.image):
         errors.append(((picture - scene.target).square() * hidden).sum() / (3 * hidden.sum()))
     return errors[0].item(), errors[1].item()
 
 
-def stage_errors(scene: Scene, factual: Factual, points: Points, hw: tuple[int, int]) -> dict[str, Tensor]:
+def stage_errors(
+    scene: LayeredScene, factual: LayeredFactual, points: Points, hw: tuple[int, int]
+) -> dict[str, Tensor]:
     """Errors of the motion at the points' goals, had the later stages chosen best: what each stage can still reach."""
     column, row = index_of(points.goal, hw).unbind(-1)
     cell = patch_of(points.goal, hw, PATCH)
     cell = cell[:, 1] * (hw[1] // PATCH) + cell[:, 0]
-    center = patch_centers(hw)[cell]
-    offset = scene.looks.matches.offset[0, cell]
+    center = patch_centers(hw, PATCH)[cell]
+    offset = scene.matches.hypotheses.offset[0, cell]
     matched = (center[:, None] + offset - (points.xy + center - points.goal)[:, None]).norm(dim=-1)
-    field = origins(factual.drawing.motions, hw)[:, :, row, column]
-    shift = torch.stack((column, row), dim=-1) + 0.5 - points.goal
+    field = source_positions(factual.mixture.motions, hw)[:, :, row, column]
+    shift = center_of(torch.stack((column, row), dim=-1)) - points.goal
     error = (field - points.xy - shift).norm(dim=-1)
-    weight = factual.drawing.weight[:, :, row, column]
+    weight = factual.mixture.weight[:, :, row, column]
     chosen = error.gather(1, weight.argmax(1, keepdim=True))[:, 0]
     return {"best_match": matched.amin(1), "best_motion": error.amin(1).mean(0), "chosen_motion": chosen.mean(0)}
 
 
 def trace(
-    world: LayeredMotionWorld, scene: Scene, factual: Factual, points: Points, method: TrackerConfig
+    world: LayeredMotionWorld, scene: LayeredScene, factual: LayeredFactual, points: Points, method: TrackerConfig
 ) -> dict[str, Tensor]:
     """End-point errors of single candidates, their mean, the best of them, and the uniform aggregate; strength."""
     response = world.intervene(scene, factual, points.xy)

@@ -83,7 +83,7 @@ class MixtureRenderer(nn.Module):
     """Infers per pixel the weights of the motions and the color of what no motion explains."""
 
     def __init__(self, groups: int, channels: int, motions: int, descriptor: int) -> None:
-        """`channels` of the fine features are compared with the motion's descriptor in `groups`; four are read as is."""
+        """`channels` of the fine features are compared with the descriptors in `groups`; four are read as they are."""
         super().__init__()
         self.groups, self.channels, self.motions = groups, channels, motions
         self.plain = 4

@@ -92,7 +92,9 @@ class OptCwm(nn.Module):
         return OptCwmFactual(layout, torch.cat(states))
 
     @torch.no_grad()
-    def intervene(self, scene: OptCwmScene, factual: OptCwmFactual, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
+    def intervene(
+        self, scene: OptCwmScene, factual: OptCwmFactual, xy: Float[Tensor, "n 2"]
+    ) -> Float[Tensor, "n m 3 h w"]:
         """The response to each query's own perturbation under each mask (Eq. 1)."""
         masks = len(factual.states)
         points = repeat(xy, "n d -> (n m) d", m=masks)
@@ -117,7 +119,9 @@ class OptCwm(nn.Module):
             states = torch.cat((states, encoded))
         return self.predictor.decode(states, factual.layout[mask])
 
-    def _change(self, factual: OptCwmFactual, mask: Int[Tensor, "b"], xy: Float[Tensor, "b 2"]) -> Float[Tensor, "b p d"]:
+    def _change(
+        self, factual: OptCwmFactual, mask: Int[Tensor, "b"], xy: Float[Tensor, "b 2"]
+    ) -> Float[Tensor, "b p d"]:
         """What the interventions at the points add to the source's tokens."""
         pixel = index_of(xy, (self.size, self.size))
         column, row = (pixel // self.patch).unbind(-1)
