@@ -1,48 +1,62 @@
-"""From weighted responses to an endpoint: aggregation, distribution, localization (Eq. 8-9)."""
+"""From weighted responses to an endpoint: distribution, Gaussian windows, maximum (Eq. 8-9)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
-from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import pixel_centers
-from lpa_cwm.probe import argmax_xy, magnitude, unique_channels
+from lpa_cwm.geometry import HW, center_of, pixel_centers
+from lpa_cwm.responses import CHANNELS, Responses, segment_max
 
 NARROWEST = 0.5
 """Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
 
 
-def aggregate(response: Float[Tensor, "n m 3 h w"], weights: Float[Tensor, "n m"]) -> Float[Tensor, "n 3 h w"]:
-    """Weighted sum of signed responses."""
-    total = einsum(unique_channels(response), weights, "n m c h w, n m -> n c h w")
-    return total.expand(-1, response.shape[2], -1, -1)
-
-
-def reduce(response: Float[Tensor, "n 3 h w"], how: Literal["mean", "sum"]) -> Float[Tensor, "n h w"]:
-    """Localization map; the paper's mean over channels, or the official code's sum."""
-    return magnitude(response) / (3 if how == "mean" else 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution over pixels, kept as unnormalized logarithms so that windows cannot underflow."""
+    """A distribution over the pixels of each query, proportional to exp(value + window).
 
-    logits: Float[Tensor, "n h w"]
+    `value` is zero outside the blocks of the response. `window`, the logarithm of the Gaussian windows, is a function
+    of x plus a function of y. So sums over all pixels are products of sums over the axes, corrected at the blocks.
+    """
 
-    def probability(self) -> Float[Tensor, "n h w"]:
-        return self.logits.flatten(1).softmax(1).view_as(self.logits)
+    value: Float[Tensor, "r q"]
+    query: Int[Tensor, "r"]
+    column: Int[Tensor, "r q"]
+    row: Int[Tensor, "r q"]
+    window_x: Float[Tensor, "n w"]
+    window_y: Float[Tensor, "n h"]
+
+    @property
+    def hw(self) -> HW:
+        return self.window_y.shape[1], self.window_x.shape[1]
+
+    def window(self) -> Float[Tensor, "r q"]:
+        """Log-window at the pixels of the blocks."""
+        query = self.query[:, None]
+        return self.window_x[query, self.column] + self.window_y[query, self.row]
+
+    def marginals(self) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n h"]]:
+        """Probability of each column and of each row."""
+        window = self.window()
+        top = segment_max((self.value + window).amax(1), self.query, len(self.window_x)).clamp(min=0)
+        # Windows are at most 1, so exp(-top) scales everything into range.
+        across, down = self.window_x.exp(), self.window_y.exp()
+        scale = (-top).exp()[:, None]
+        extra = (self.value + window - top[self.query, None]).exp() - (window - top[self.query, None]).exp()
+        columns, rows = scale * across * down.sum(1, keepdim=True), scale * down * across.sum(1, keepdim=True)
+        for marginal, place in ((columns, self.column), (rows, self.row)):
+            flat = self.query[:, None] * marginal.shape[1] + place
+            marginal.view(-1).index_add_(0, flat.flatten(), extra.flatten())
+        return columns / columns.sum(1, keepdim=True), rows / rows.sum(1, keepdim=True)
 
     def moments(self) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
         """Mean point and root-mean-square distance from it."""
-        probability = self.probability()
-        rows, columns = probability.sum(2), probability.sum(1)
-        centers = pixel_centers((rows.shape[1], columns.shape[1]), rows.device).to(rows)
-        across, down = centers[0, :, 0], centers[:, 0, 1]
+        columns, rows = self.marginals()
+        across, down = axes(self.hw, columns)
         mean = torch.stack((columns @ across, rows @ down), dim=1)
         variance = (columns * (across - mean[:, :1]) ** 2).sum(1) + (rows * (down - mean[:, 1:]) ** 2).sum(1)
         return mean, variance.clamp(min=0).sqrt()
@@ -50,41 +64,79 @@ class Distribution:
     def windowed(self) -> "Distribution":
         """One update: a Gaussian window around the mean, three spreads wide."""
         mean, spread = self.moments()
-        width = 3 * spread.clamp(min=NARROWEST)
-        centers = pixel_centers((self.logits.shape[1], self.logits.shape[2]), mean.device).to(mean)
-        across = (centers[0, :, 0] - mean[:, :1]) ** 2
-        down = (centers[:, 0, 1] - mean[:, 1:]) ** 2
-        distance = down[:, :, None] + across[:, None, :]
-        return Distribution(self.logits - distance / (2 * width[:, None, None] ** 2))
+        precision = 1 / (2 * (3 * spread.clamp(min=NARROWEST)) ** 2)[:, None]
+        across, down = axes(self.hw, mean)
+        window_x = self.window_x - precision * (across - mean[:, :1]) ** 2
+        window_y = self.window_y - precision * (down - mean[:, 1:]) ** 2
+        return replace(self, window_x=window_x, window_y=window_y)
+
+    def argmax(self) -> Int[Tensor, "n 2"]:
+        """(column, row) of the most probable pixel; the first in raster order among equals."""
+        logits = self.value + self.window()
+        n, (height, width) = len(self.window_x), self.hw
+        lowest = torch.finfo(logits.dtype).min
+        best = logits.new_full((n,), lowest).scatter_reduce(0, self.query, logits.amax(1), "amax")
+        flat = self.row * width + self.column
+        first = torch.where(logits == best[self.query, None], flat, height * width).amin(1)
+        place = torch.full((n,), height * width, device=flat.device).scatter_reduce(0, self.query, first, "amin")
+        # Outside the blocks the largest value is where both windows are largest.
+        column, row = self.window_x.argmax(1), self.window_y.argmax(1)
+        outside = self.window_x.amax(1) + self.window_y.amax(1)
+        wins = (outside > best) | ((outside == best) & (row * width + column < place))
+        place = torch.where(wins, row * width + column, place)
+        return torch.stack((place % width, place // width), dim=1)
+
+    def at(self, pixel: Int[Tensor, "n 2"]) -> Float[Tensor, "n"]:
+        """Logit at one pixel of each query."""
+        here = (self.column == pixel[self.query, :1]) & (self.row == pixel[self.query, 1:])
+        value = self.value.new_zeros(len(pixel)).index_add_(0, self.query, (self.value * here).sum(1))
+        query = torch.arange(len(pixel), device=pixel.device)
+        return value + self.window_x[query, pixel[:, 0]] + self.window_y[query, pixel[:, 1]]
 
     def peak(self) -> Float[Tensor, "n 2"]:
         """The center of the most probable pixel."""
-        return argmax_xy(self.logits)
+        return center_of(self.argmax())
 
     def subpixel_peak(self) -> Float[Tensor, "n 2"]:
         """The top of the parabolas through the most probable pixel and its neighbors, along x and along y."""
-        height, width = self.logits.shape[1:]
-        flat = self.logits.flatten(1)
-        top = flat.argmax(1, keepdim=True)
-        row, column = top // width, top % width
-
-        def beyond(place: Int[Tensor, "n 1"], step: int, most: int) -> Float[Tensor, "n"]:
-            """How far the parabola's top is from the middle pixel; nowhere at the border and on a plateau."""
-            before, after = (flat.gather(1, (top + way).clamp(0, flat.shape[1] - 1)) for way in (-step, step))
-            bend = before - 2 * flat.gather(1, top) + after
+        top = self.argmax()
+        middle = self.at(top)
+        shifts = []
+        for axis, size in enumerate((self.hw[1], self.hw[0])):
+            step = torch.zeros_like(top)
+            step[:, axis] = 1
+            before, after = (self.at((top + way).clamp(0, size - 1)) for way in (-step, step))
+            bend = before - 2 * middle + after
             shift = (before - after) / (2 * bend.clamp(max=-1e-12))
-            return torch.where((place > 0) & (place < most - 1), shift, 0).clamp(-0.5, 0.5)[:, 0]
-
-        return self.peak() + torch.stack((beyond(column, 1, width), beyond(row, width, height)), dim=1)
+            # No refinement at the border or on a plateau.
+            interior = (top[:, axis] > 0) & (top[:, axis] < size - 1)
+            shifts.append(torch.where(interior, shift, 0).clamp(-0.5, 0.5))
+        return center_of(top) + torch.stack(shifts, dim=1)
 
     def decode(self, subpixel: bool) -> Float[Tensor, "n 2"]:
         """The endpoint: a pixel's center, or refined between the pixels."""
         return self.subpixel_peak() if subpixel else self.peak()
 
+    def probability(self) -> Float[Tensor, "n h w"]:
+        """All pixels; for figures and tests."""
+        logits = self.window_y[:, :, None] + self.window_x[:, None, :]
+        logits[self.query[:, None], self.row, self.column] += self.value
+        return logits.flatten(1).softmax(1).view_as(logits)
 
-def distribution(response: Float[Tensor, "n 3 h w"], config: TrackerConfig) -> Distribution:
-    """Where an aggregated response says the point went."""
-    return Distribution(config.sharpness * reduce(response, config.reduce))
+
+def axes(hw: HW, like: Tensor) -> tuple[Float[Tensor, "w"], Float[Tensor, "h"]]:
+    """x of the columns' and y of the rows' pixel centers."""
+    centers = pixel_centers(hw, like.device).to(like)
+    return centers[0, :, 0], centers[:, 0, 1]
+
+
+def distribution(response: Responses, config: TrackerConfig) -> Distribution:
+    """Where aggregated responses say that the points went; the paper's channel mean, or the official code's sum."""
+    value = response.magnitude() / (CHANNELS if config.reduce == "mean" else 1)
+    column, row = response.pixels()
+    (height, width), n = response.hw, response.shape[0]
+    flat = value.new_zeros(n, width), value.new_zeros(n, height)
+    return Distribution(config.sharpness * value, response.query, column, row, *flat)
 
 
 def windowed_sequence(start: Distribution, windows: int) -> Iterator[Distribution]:
@@ -95,7 +147,7 @@ def windowed_sequence(start: Distribution, windows: int) -> Iterator[Distributio
         yield start
 
 
-def localize(response: Float[Tensor, "n 3 h w"], config: TrackerConfig) -> Float[Tensor, "n 2"]:
-    """The endpoint of an aggregated response: its largest value after the Gaussian windows."""
+def localize(response: Responses, config: TrackerConfig) -> Float[Tensor, "n 2"]:
+    """The endpoint of aggregated responses: the largest probability after the Gaussian windows."""
     *_, last = windowed_sequence(distribution(response, config), config.windows)
     return last.decode(config.subpixel)

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lpa_cwm.decode import aggregate, distribution, localize, reduce, windowed_sequence
+from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
+from lpa_cwm.responses import CHANNELS
 from lpa_cwm.tracker import CwmTracker, PairResult, validate_queries
 from lpa_cwm.types import Clip, Queries
 
@@ -58,7 +59,7 @@ def explain(
     xy = query.xy[:1].to(tracker.device)
     _, pair, candidates = next(first_pass(observed, xy))
     judgement = tracker.adjudicator(pair, candidates)
-    response = aggregate(candidates.response, judgement.weights)
+    response = candidates.response.aggregate(judgement.weights)
     steps = windowed_sequence(distribution(response, config), config.windows)
     result = tracker.track_pair(observed, xy)
     return Explanation(
@@ -67,11 +68,11 @@ def explain(
         xy=pair.xy[0],
         hidden=first_plan(observed, xy).hidden,
         prediction=predictions(observed),
-        response=candidates.response[0],
+        response=candidates.response.dense()[0],
         peak=candidates.peak[0],
         weights=judgement.weights[0],
         visibility=1.0 if config.passes else judgement.visibility.item(),
-        localization=reduce(response, config.reduce)[0],
+        localization=response.dense()[0, 0].abs().sum(0) / (CHANNELS if config.reduce == "mean" else 1),
         distributions=torch.cat([step.probability() for step in steps]),
         first=localize(response, config)[0],
         result=result,

@@ -13,6 +13,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 HW = tuple[int, int]
+HALF_PIXEL = 0.5
+"""From the edge of a pixel to its center."""
 
 
 def center_of(index: Int[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:

@@ -13,9 +13,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import HW, Crop, center_of_flat
+from lpa_cwm.geometry import HW, Crop
 from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
 from lpa_cwm.protocols import WorldModel
+from lpa_cwm.responses import Responses, concatenate
 from lpa_cwm.rng import KeyPart
 from lpa_cwm.sampling import crop_resize
 from lpa_cwm.types import Candidates, Pair
@@ -125,25 +126,25 @@ class Probe:
         """Complete candidate sets; each query's masks must all have the same users (shared or per-query plans)."""
         for rows in self.chunks():
             for now, response in self.responses(rows):
-                yield now, Candidates(response, argmax_xy(magnitude(response)))
+                yield now, Candidates.of(response)
 
-    def averages(self) -> Iterator[tuple[Int[Tensor, "b"], Float[Tensor, "b 3 h w"], Float[Tensor, "b"]]]:
+    def averages(self) -> Iterator[tuple[Int[Tensor, "b"], Responses, Float[Tensor, "b"]]]:
         """Mean response of each query over its masks, and the mean over masks of its largest magnitude."""
         for rows in self.chunks():
-            total = self.xy.new_zeros(len(rows), 3, self.world.size, self.world.size)
             strength = self.xy.new_zeros(len(rows))
+            parts = []
             for now, response in self.responses(rows):
                 place = (now - rows[0]).to(self.xy.device)
-                total[place] += unique_channels(response).sum(1)
-                strength[place] += magnitude(response).amax((-2, -1)).sum(1)
-            count = self.plan.used[rows].sum(1).to(self.xy)
-            yield rows, total / count[:, None, None, None], strength / count
+                uniform = self.xy.new_full(response.shape, 1 / response.shape[1])
+                parts.append(response.aggregate(uniform).with_queries(place, len(rows)))
+                strength[place] = response.peaks(response.magnitude())[1].mean(1)
+            yield rows, concatenate(parts), strength
 
     def chunks(self) -> tuple[Int[Tensor, "b"], ...]:
         """Consecutive queries, `batch` at a time."""
         return torch.arange(len(self.xy)).split(self.batch)
 
-    def responses(self, rows: Int[Tensor, "b"]) -> Iterator[tuple[Int[Tensor, "c"], Float[Tensor, "c k 3 h w"]]]:
+    def responses(self, rows: Int[Tensor, "b"]) -> Iterator[tuple[Int[Tensor, "c"], Responses]]:
         """Responses of those of `rows` that share a group of masks, group by group."""
         for group, (masks, users) in enumerate(self.plan.groups()):
             now = users[torch.isin(users, rows)]
@@ -151,22 +152,7 @@ class Probe:
                 continue
             if group not in self.factual:
                 self.factual[group] = self.world.imagine(self.scene, self.plan.hidden[masks].to(self.xy.device))
-            yield now, self.world.intervene(self.scene, self.factual[group], self.xy[now.to(self.xy.device)])
+            response = self.world.intervene(self.scene, self.factual[group], self.xy[now.to(self.xy.device)])
+            yield now, response if isinstance(response, Responses) else Responses.from_dense(response, self.world.patch)
             if users[-1] <= rows[-1]:
                 del self.factual[group]
-
-
-def magnitude(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b h w"]:
-    """L1 norm over the channels."""
-    once = unique_channels(response)
-    return once.abs().sum(-3) * (response.shape[-3] / once.shape[-3])
-
-
-def unique_channels(response: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b c h w"]:
-    """The channels without repetition: a gray perturbation gives one plane that all three channels share."""
-    return response[..., :1, :, :] if response.stride(-3) == 0 else response
-
-
-def argmax_xy(image: Float[Tensor, "*b h w"]) -> Float[Tensor, "*b 2"]:
-    """The center of the pixel with the largest value; the first in raster order among equals."""
-    return center_of_flat(image.flatten(-2).argmax(-1), image.shape[-1])

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lpa_cwm.config import Selection, TrackerConfig
+from lpa_cwm.responses import Responses
 from lpa_cwm.types import Candidates, Clip, Judgement, Pair, Queries, Sample, Tracks
 
 
@@ -42,8 +43,8 @@ class WorldModel(Protocol):
         """Once per pair and mask: the factual predictions, shared by all queries."""
         ...
 
-    def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n m 3 h w"]:
-        """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1)."""
+    def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Responses | Float[Tensor, "n m 3 h w"]:
+        """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1); sparse or dense."""
         ...
 
 

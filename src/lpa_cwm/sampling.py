@@ -22,11 +22,15 @@ def crop(
     image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b 2"], extent: float, size: int
 ) -> Float[Tensor, "b c size size"]:
     """A `size` x `size` grid of bilinear samples whose outer samples lie `extent` apart, centered on each point."""
+    values = read(image, crop_points(xy, extent, size))
+    return rearrange(values, "b (i j) c -> b c i j", i=size)
+
+
+def crop_points(xy: Float[Tensor, "b 2"], extent: float, size: int) -> Float[Tensor, "b k 2"]:
+    """The points that `crop` samples, in raster order."""
     offsets = torch.linspace(-extent / 2, extent / 2, size, dtype=xy.dtype, device=xy.device)
     square = torch.stack(torch.meshgrid(offsets, offsets, indexing="xy"), dim=-1)
-    points = xy[:, None, None] + square
-    values = read(image, rearrange(points, "b i j d -> b (i j) d"))
-    return rearrange(values, "b (i j) c -> b c i j", i=size)
+    return rearrange(xy[:, None, None] + square, "b i j d -> b (i j) d")
 
 
 def gather_patches(image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int) -> Float[Tensor, "b n c s"]:

@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.decode import Distribution, aggregate, distribution, localize
+from lpa_cwm.decode import Distribution, distribution, windowed_sequence
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import Crop, inside
 from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
-from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass, magnitude, observe_pair, prepare
+from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass, observe_pair, prepare
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.sampling import crop_resize
@@ -127,11 +127,10 @@ def track_pair(
 
 def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> PairResult:
     """Endpoints of the first pass: weighted responses, localized."""
-    response = aggregate(candidates.response, judgement.weights)
-    peaks = magnitude(candidates.response).amax((-2, -1))
-    strength = judgement.visibility * (judgement.weights * peaks).sum(1)
-    endpoint = localize(response, observed.config)
-    start = distribution(response, observed.config)
+    strength = judgement.visibility * (judgement.weights * candidates.strength).sum(1)
+    start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
+    *_, last = windowed_sequence(start, observed.config.windows)
+    endpoint = last.decode(observed.config.subpixel)
     return to_frame(observed.crop, endpoint, start, strength, judgement.support)
 
 

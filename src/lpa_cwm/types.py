@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, pixel_centers, rescale
+from lpa_cwm.responses import Responses
 
 
 @runtime_checkable
@@ -136,10 +137,21 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """For each query one signed response per mask, and the point where it is strongest (Eq. 1-2)."""
+    """For each query one signed response per mask (Eq. 1), and where it is strongest (Eq. 2)."""
 
-    response: Float[Tensor, "n m 3 h w"]
+    response: Responses
+    magnitude: Float[Tensor, "r q"]
+    """L1 norm over the channels, for the pixels of the response's blocks."""
     peak: Float[Tensor, "n m 2"]
+    """Center of the pixel of the largest magnitude."""
+    strength: Float[Tensor, "n m"]
+    """The largest magnitude."""
+
+    @classmethod
+    def of(cls, response: Responses) -> "Candidates":
+        """Candidates from the responses alone."""
+        magnitude = response.magnitude()
+        return cls(response, magnitude, *response.peaks(magnitude))
 
 
 @dataclass(frozen=True, slots=True)

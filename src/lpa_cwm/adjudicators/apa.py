@@ -32,7 +32,7 @@ class APA:
 
     def __call__(self, pair: Pair, candidates: Candidates) -> Judgement:
         gradient = self.gradient(pair)[None, None]
-        aligned = F.interpolate(gradient, candidates.response.shape[-2:], mode="bilinear", align_corners=False)[0, 0]
+        aligned = F.interpolate(gradient, candidates.response.hw, mode="bilinear", align_corners=False)[0, 0]
         means = mean_around(aligned, candidates.peak.cpu(), self.offsets).clamp(self.low, self.high)
         weights = (means / means.sum(dim=-1, keepdim=True)).to(candidates.peak)
         return Judgement(weights, torch.ones_like(weights[:, 0]))

@@ -1,7 +1,7 @@
 """Input features of LPA: local crops, response maps, the frame pair and the statistics of the paper's Table A.1."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +9,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import index_of
-from lpa_cwm.probe import magnitude
-from lpa_cwm.sampling import crop
+from lpa_cwm.geometry import HALF_PIXEL, HW, index_of
+from lpa_cwm.responses import Responses, segment_max, segment_sum
+from lpa_cwm.sampling import crop, crop_points, read
 from lpa_cwm.types import Candidates, Pair
 
 STATISTIC_NAMES = (
@@ -41,6 +41,8 @@ COMPRESSED = slice(STRENGTH, STATISTIC_NAMES.index("peak_over_second_peak") + 1)
 EXTENT, CROP, MAP, CONTEXT = 64.0, 32, 32, 64
 """Pixels covered by a local crop; samples across crops, response maps and the frame pair."""
 EPSILON = 1e-8
+MEDIANS_AT_ONCE = 32
+"""Candidates whose dense maps are sorted at a time."""
 LUMA = (0.299, 0.587, 0.114)
 
 
@@ -55,68 +57,107 @@ class CandidateFeatures:
 
 
 def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
-    """Features of all candidates of a pair."""
-    strength = magnitude(candidates.response)
-    top = strength.amax((-2, -1), keepdim=True)
-    normal = strength / (top + EPSILON)
-    small = F.interpolate(rearrange(normal, "n m h w -> (n m) 1 h w"), (MAP, MAP), mode="bilinear", align_corners=False)
+    """All features of a pair's candidates."""
     frames = torch.cat((pair.source, pair.target))[None]
     context = F.interpolate(frames, (CONTEXT, CONTEXT), mode="bilinear", align_corners=False)[0]
+    # Each candidate's response is scaled to a maximum of one.
+    scale = candidates.strength.flatten()[candidates.response.candidate, None]
+    normal = candidates.magnitude / (scale + EPSILON)
     return CandidateFeatures(
-        local=local_features(pair, candidates.peak, normal),
-        response=rearrange(small, "(n m) 1 h w -> n m 1 h w", n=len(normal)),
+        local=local_features(pair, candidates, normal),
+        response=response_maps(candidates.response, normal),
         context=context,
-        statistics=statistics(pair, candidates.peak, strength),
+        statistics=statistics(pair, candidates),
     )
 
 
-def local_features(
-    pair: Pair, peak: Float[Tensor, "n m 2"], normal: Float[Tensor, "n m h w"]
-) -> Float[Tensor, "n m 10 32 32"]:
+def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 10 32 32"]:
     """Source around the query, target around the candidate's endpoint, their difference, and the response there."""
-    n, m = peak.shape[:2]
-    ends = rearrange(peak, "n m d -> (n m) d")
+    n, m = candidates.peak.shape[:2]
+    ends = rearrange(candidates.peak, "n m d -> (n m) d")
     source = crop(repeat(pair.source, "c h w -> n c h w", n=n), pair.xy, EXTENT, CROP)
     target = crop(repeat(pair.target, "c h w -> b c h w", b=n * m), ends, EXTENT, CROP)
-    response = crop(rearrange(normal, "n m h w -> (n m) 1 h w"), ends, EXTENT, CROP)
+    response = response_crops(candidates.response, normal, ends)
     source = repeat(source, "n c i j -> (n m) c i j", m=m)
     stack = torch.cat((source, target, (target - source).abs(), response), dim=1)
     return rearrange(stack, "(n m) c i j -> n m c i j", n=n)
 
 
-def statistics(pair: Pair, peak: Float[Tensor, "n m 2"], strength: Float[Tensor, "n m h w"]) -> Float[Tensor, "n m s"]:
+def response_crops(
+    response: Responses, normal: Float[Tensor, "r q"], ends: Float[Tensor, "b 2"]
+) -> Float[Tensor, "b 1 32 32"]:
+    """`sampling.crop` of the responses around the endpoints, from a tile of each that is just large enough."""
+    reach = int(EXTENT // 2) + 2
+    side = 2 * reach + 1
+    corner = index_of(ends, response.hw) - reach
+    column, row = response.pixels()
+    column, row = (place - corner[response.candidate, axis, None] for axis, place in enumerate((column, row)))
+    inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
+    flat = (response.candidate[:, None] * side + row) * side + column
+    tiles = normal.new_zeros(len(ends), 1, side, side)
+    tiles.view(-1)[flat[inside]] = normal[inside]
+    points = crop_points(ends, EXTENT, CROP)
+    # Outside the frame its border is repeated.
+    limit = points.new_tensor([response.hw[1], response.hw[0]])
+    points = torch.minimum(points.clamp(min=HALF_PIXEL), limit - HALF_PIXEL) - corner[:, None]
+    return rearrange(read(tiles, points), "b (i j) c -> b c i j", i=CROP)
+
+
+def response_maps(response: Responses, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 1 32 32"]:
+    """The responses resized to 32 x 32 by bilinear interpolation."""
+    n, m = response.shape
+    height, width = response.hw
+    if height != width or height != MAP * response.side:
+        dense = replace(response, blocks=normal.unflatten(1, (1, response.side, response.side))).dense()[:, :, :1]
+        resized = F.interpolate(dense.flatten(0, 1), (MAP, MAP), mode="bilinear", align_corners=False)
+        return resized.unflatten(0, (n, m))
+    # Here every block becomes one pixel: the mean of the four pixels in its middle.
+    half = response.side // 2
+    value = normal.unflatten(1, (response.side, response.side))[:, half - 1 : half + 1, half - 1 : half + 1].mean(
+        (1, 2)
+    )
+    maps = normal.new_zeros(n * m, MAP * MAP)
+    maps[response.candidate, response.patch] = value
+    return maps.view(n, m, 1, MAP, MAP)
+
+
+def statistics(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m s"]:
     """`STATISTIC_NAMES` of each candidate, before compression and standardization."""
-    height, width = strength.shape[2:]
-    field = rearrange(strength, "n m h w -> (n m) h w")
-    end = rearrange(index_of(peak, (height, width)), "n m d -> (n m) d")
-    move = (peak - pair.xy[:, None]) / peak.new_tensor([width, height])
-    flat = field.flatten(1)
-    total = flat.sum(1)
-    mean = flat.mean(1)
-    median = lower_median(flat)
-    square, valid = window(field, end, 31)
-    at_end = square[:, 15, 15]
-    mass = {side: central(square * valid, side).sum((1, 2)) for side in (7, 15, 31)}
-    pixels = {side: central(valid, side).sum((1, 2)) for side in (7, 15)}
+    response, magnitude = candidates.response, candidates.magnitude
+    (n, m), (height, width), segment = response.shape, response.hw, response.candidate
+    end = rearrange(index_of(candidates.peak, response.hw), "n m d -> (n m) d")
+    move = (candidates.peak - pair.xy[:, None]) / candidates.peak.new_tensor([width, height])
+    column, row = response.pixels()
+    # Chebyshev distance of every pixel from its candidate's endpoint.
+    distance = torch.maximum((column - end[segment, :1]).abs(), (row - end[segment, 1:]).abs())
+
+    def total_within(side: int) -> Float[Tensor, "b"]:
+        return segment_sum((magnitude * (distance <= side // 2)).sum(1), segment, n * m)
+
+    mass = {side: total_within(side) for side in (7, 15, 31)}
+    total = segment_sum(magnitude.sum(1), segment, n * m)
+    second = segment_max((magnitude * (distance > 5)).amax(1), segment, n * m)
+    mean, median = total / (height * width), lower_median(response, magnitude)
+    peak = candidates.strength.flatten()
     columns = [
         rearrange(move[..., 1], "n m -> (n m)"),
         rearrange(move[..., 0], "n m -> (n m)"),
-        at_end,
+        peak,
         mean,
-        deviation(flat, mean),
+        deviation(response, magnitude, mean),
         median,
-        at_end / (mass[7] / pixels[7] + EPSILON),
-        at_end / (mass[15] / pixels[15] + EPSILON),
-        at_end / (median + EPSILON),
-        at_end / (second_peak(field, end, 11) + EPSILON),
+        peak / (mass[7] / window_area(end, response.hw, 7) + EPSILON),
+        peak / (mass[15] / window_area(end, response.hw, 15) + EPSILON),
+        peak / (median + EPSILON),
+        peak / (second + EPSILON),
         mass[7] / (total + EPSILON),
         mass[15] / (total + EPSILON),
         mass[31] / (total + EPSILON),
-        entropy(flat, total),
+        entropy(response, magnitude, total),
         local_mean((pair.target - pair.source).abs().mean(0), end, 7),
         local_mean(edges(pair.source), end, 7),
     ]
-    return rearrange(torch.stack(columns, dim=-1), "(n m) d -> n m d", n=len(strength))
+    return rearrange(torch.stack(columns, dim=-1), "(n m) d -> n m d", n=n)
 
 
 def compress(statistics: Float[Tensor, "*b s"]) -> Float[Tensor, "*b s"]:
@@ -138,49 +179,52 @@ def window(
     return field.flatten(1).gather(1, place.flatten(1)).view(place.shape), valid
 
 
-def central(square: Tensor, side: int) -> Tensor:
-    """The central square of a window."""
-    cut = (square.shape[-1] - side) // 2
-    return square[..., cut : square.shape[-2] - cut, cut : square.shape[-1] - cut]
-
-
 def local_mean(image: Float[Tensor, "h w"], end: Int[Tensor, "b 2"], side: int) -> Float[Tensor, "b"]:
     """Mean over the existing pixels of a square."""
     square, valid = window(image.expand(len(end), *image.shape), end, side)
     return (square * valid).sum((1, 2)) / valid.sum((1, 2))
 
 
-def second_peak(field: Float[Tensor, "b h w"], end: Int[Tensor, "b 2"], side: int) -> Float[Tensor, "b"]:
-    """The strongest response outside the square around the endpoint."""
-    height, width = field.shape[1:]
-    near_x = (torch.arange(width, device=end.device) - end[:, :1]).abs() <= side // 2
-    near_y = (torch.arange(height, device=end.device) - end[:, 1:]).abs() <= side // 2
-    # Rows off the square count whole; its own few rows only beside it. This avoids masking every pixel.
-    whole = torch.where(near_y, 0, field.amax(2)).amax(1)
-    rows = (end[:, 1:] + torch.arange(side, device=end.device) - side // 2).clamp(0, height - 1)
-    strips = field.gather(1, repeat(rows, "b s -> b s w", w=width))
-    beside = strips.masked_fill(near_x[:, None], 0).amax((1, 2))
-    return torch.maximum(whole, beside)
+def window_area(end: Int[Tensor, "b 2"], hw: HW, side: int) -> Float[Tensor, "b"]:
+    """Pixels of a square around each endpoint that lie in the frame."""
+    limit = torch.tensor([hw[1] - 1, hw[0] - 1], device=end.device)
+    low, high = (end - side // 2).clamp(min=0), torch.minimum(end + side // 2, limit)
+    return (high - low + 1).prod(1).float()
 
 
-def lower_median(flat: Float[Tensor, "b p"]) -> Float[Tensor, "b"]:
-    """Lower median of magnitudes (the mean of both middle values would double the cost)."""
-    found = flat.new_zeros(len(flat))
-    # Where half of a map is exactly zero, as world models that warp pixels leave it, there is nothing to sort.
-    dense = 2 * (flat == 0).sum(1) < flat.shape[1]
-    found[dense] = flat[dense].median(1).values
+def lower_median(response: Responses, magnitude: Float[Tensor, "r q"]) -> Float[Tensor, "b"]:
+    """Median of the magnitudes over all pixels; of the two middle values the lower one."""
+    (n, m), pixels, segment = response.shape, response.hw[0] * response.hw[1], response.candidate
+    found = magnitude.new_zeros(n * m)
+    # Where half of a map is exactly zero, there is nothing to sort.
+    support = segment_sum((magnitude > 0).sum(1).float(), segment, n * m)
+    column, row = response.pixels()
+    flat = row * response.hw[1] + column
+    for candidate in (2 * support > pixels).nonzero()[:, 0].split(MEDIANS_AT_ONCE):
+        place = torch.full((n * m,), -1, device=segment.device)
+        place[candidate] = torch.arange(len(candidate), device=segment.device)
+        rows = place[segment] >= 0
+        dense = magnitude.new_zeros(len(candidate), pixels)
+        dense[place[segment[rows], None], flat[rows]] = magnitude[rows]
+        found[candidate] = dense.median(1).values
     return found
 
 
-def deviation(flat: Float[Tensor, "b p"], mean: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Population standard deviation, in two passes: half the time of torch's own one."""
-    return torch.linalg.vector_norm(flat - mean[:, None], dim=1) / math.sqrt(flat.shape[1])
+def deviation(response: Responses, magnitude: Float[Tensor, "r q"], mean: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Population standard deviation over all pixels."""
+    segment, pixels = response.candidate, response.hw[0] * response.hw[1]
+    count = segment_sum(torch.full_like(magnitude[:, 0], magnitude.shape[1]), segment, len(mean))
+    squares = segment_sum((magnitude - mean[segment, None]).square().sum(1), segment, len(mean))
+    # Pixels outside the blocks are zero.
+    return ((squares + (pixels - count) * mean.square()) / pixels).sqrt()
 
 
-def entropy(flat: Float[Tensor, "b p"], total: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+def entropy(response: Responses, magnitude: Float[Tensor, "r q"], total: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
     """Entropy of the response as a distribution over pixels, 1 when it is flat."""
-    share = flat / (total[:, None] + EPSILON)
-    return torch.special.entr(share).sum(1) / math.log(flat.shape[1])
+    segment = response.candidate
+    share = magnitude / (total[segment, None] + EPSILON)
+    whole = segment_sum(torch.special.entr(share).sum(1), segment, len(total))
+    return whole / math.log(response.hw[0] * response.hw[1])
 
 
 def edges(image: Float[Tensor, "3 h w"]) -> Float[Tensor, "h w"]:

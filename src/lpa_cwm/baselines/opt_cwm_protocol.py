@@ -16,12 +16,11 @@ from torch import Tensor
 
 from lpa_cwm.baselines.pairwise import by_source
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.decode import distribution
 from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import Crop, center_of, index_of
 from lpa_cwm.masks import HIDDEN_SHARE, hide, neighborhood
-from lpa_cwm.probe import magnitude
 from lpa_cwm.protocols import WorldModel
+from lpa_cwm.responses import argmax_xy, dense_magnitude, to_dense
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
@@ -51,13 +50,13 @@ class PassResult:
     def endpoint(self) -> Int[Tensor, "2"]:
         """(column, row) of the strongest pixel, in the frame."""
         crop = self.crops[1]
-        column, row = index_of(distribution(self.mean, self.config).peak()[0], (crop.height, crop.width)).tolist()
+        column, row = index_of(argmax_xy(dense_magnitude(self.mean))[0], (crop.height, crop.width)).tolist()
         return torch.tensor([column + crop.x, row + crop.y])
 
     @property
     def strength(self) -> Float[Tensor, ""]:
         """Mean over masks of the largest magnitude."""
-        return magnitude(self.response).amax((-2, -1)).mean()
+        return dense_magnitude(self.response).amax((-2, -1)).mean()
 
 
 @dataclass
@@ -143,7 +142,8 @@ class OfficialTracker:
             *(self.world.describe(crop_bilinear(*one)) for one in ((source, before), (target, after)))
         )
         factual = self.world.imagine(scene, hidden.to(source.device))
-        response = self.world.intervene(scene, factual, center_of(to_crop_pixel(before, pixel))[None].to(source))[0]
+        points = center_of(to_crop_pixel(before, pixel))[None].to(source)
+        response = to_dense(self.world.intervene(scene, factual, points))[0]
         return PassResult(crops, hidden, resize_bilinear(response, (after.height, after.width)), self.config)
 
 

@@ -16,8 +16,9 @@ from lpa_cwm.geometry import inside
 from lpa_cwm.page import models
 from lpa_cwm.page.pictures import heat, ink, logarithmic, marked, ringed, root, web_color
 from lpa_cwm.page.session import Point, queries
-from lpa_cwm.probe import ObservedPair, magnitude
+from lpa_cwm.probe import ObservedPair
 from lpa_cwm.report.pictures import data_address
+from lpa_cwm.responses import dense_magnitude
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip
 
@@ -131,7 +132,7 @@ def facts(question: Question, explained: Explanation, settled: bool) -> str:
 
 def candidates(explained: Explanation) -> str:
     """Every mask's response, the most believed first."""
-    strengths = magnitude(explained.response)
+    strengths = dense_magnitude(explained.response)
     most = float(strengths.max())
     shown = []
     for mask in explained.weights.argsort(descending=True, stable=True).tolist():

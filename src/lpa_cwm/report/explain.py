@@ -12,7 +12,7 @@ from lpa_cwm.errors import need
 from lpa_cwm.explain import Explanation
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import to_continuous_index
-from lpa_cwm.probe import magnitude
+from lpa_cwm.responses import dense_magnitude
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
 COLUMNS = 5
@@ -97,7 +97,7 @@ def draw(explained: Explanation, path: Path) -> None:
         for xy, color in marks:
             mark(axes, xy, color)
     grid[:above].flat[len(upper)].text(0.02, 0.95, summary(explained), va="top", fontsize=10, linespacing=1.6)
-    strengths = magnitude(explained.response)
+    strengths = dense_magnitude(explained.response)
     for axes, index in zip(grid[above:].flat, order, strict=False):
         axes.imshow(glow(strengths[index], float(strengths.max()), explained.target))
         mark(axes, explained.peak[index], PEAK, "o")

@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.decode import aggregate, localize
+from lpa_cwm.decode import localize
 from lpa_cwm.geometry import center_of, index_of, patch_centers, patch_of
 from lpa_cwm.masks import random_masks
-from lpa_cwm.probe import argmax_xy, magnitude
 from lpa_cwm.rng import generator
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pairs import Example, PairSource
+from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.render import source_positions
 from lpa_cwm.worlds.layered.world import LayeredFactual, LayeredMotionWorld, LayeredScene
@@ -105,15 +105,15 @@ def trace(
     world: LayeredMotionWorld, scene: LayeredScene, factual: LayeredFactual, points: Points, method: TrackerConfig
 ) -> dict[str, Tensor]:
     """End-point errors of single candidates, their mean, the best of them, and the uniform aggregate; strength."""
-    response = world.intervene(scene, factual, points.xy)
-    uniform = torch.full((len(points.xy), len(factual.hidden)), 1 / len(factual.hidden))
-    single = (argmax_xy(magnitude(response)) - points.goal[:, None]).norm(dim=-1)
-    endpoint = localize(aggregate(response, uniform), method)
+    candidates = Candidates.of(world.intervene(scene, factual, points.xy))
+    uniform = torch.full(candidates.response.shape, 1 / len(factual.hidden))
+    single = (candidates.peak - points.goal[:, None]).norm(dim=-1)
+    endpoint = localize(candidates.response.aggregate(uniform), method)
     return {
         "single": single.mean(1),
         "best": single.amin(1),
         "uniform": (endpoint - points.goal).norm(dim=-1),
-        "strength": magnitude(response).amax((-2, -1)).mean(1),
+        "strength": candidates.strength.mean(1),
     }
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.geometry import HW, bilinear_neighbors, centered_grid, clamp_to_centers, patch_centers, pixel_centers
+from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import read
 from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.densify import CellMotions
@@ -170,23 +171,40 @@ def source_extent(motions: CellMotions, hw: HW) -> tuple[Float[Tensor, "m p k 2"
 
 def warp_bump(
     bump: GaussianBump, mixture: WarpMixture, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"]
-) -> Float[Tensor, "n m h w"]:
+) -> Responses:
     """What the bump at each point adds to the hidden patches while the mixture stays fixed.
 
     Equal to rendering the bump's image, but only cells that sample pixels of it are visited.
     """
     motions, hw = mixture.motions, mixture.hw
-    low, high = source_extent(motions, hw)
-    margin = bump.radius + 1
-    near = (low < xy[:, None, None, None] + margin) & (high > xy[:, None, None, None] - margin)
-    query, mask, cell, motion = (near.all(-1) & hidden[..., None]).nonzero().unbind(-1)
+    query, mask, cell, motion = reading_cells(bump, mixture, hidden, xy)
     within = centered_grid(PATCH, xy.device).to(xy)
     start = patch_centers(hw, PATCH, xy.device)[cell] + motions.offset[mask, cell, motion]
     moved = within + torch.einsum("tde,se->tsd", motions.linear[mask, cell, motion], within)
     value = bump.interpolate(start[:, None] + moved, xy[query][:, None], hw)
-    weight = rearrange(mixture.weight, "m k (r i) (c j) -> m (r c) k (i j)", i=PATCH, j=PATCH)
-    rows = (query * len(hidden) + mask) * hidden.shape[1] + cell
-    total = value.new_zeros(len(xy) * hidden.numel(), PATCH**2)
-    total.index_add_(0, rows, value * weight[mask, cell, motion])
+    weight = rearrange(mixture.weight, "m k (r i) (c j) -> m r c k i j", i=PATCH, j=PATCH)
     columns = hw[1] // PATCH
-    return rearrange(total, "(n m r c) (i j) -> n m (r i) (c j)", n=len(xy), m=len(hidden), c=columns, i=PATCH)
+    value = value * weight[mask, cell // columns, cell % columns, motion].flatten(1)
+    # Motions of one cell follow each other, so their sum is one over runs of equal keys.
+    key = (query * len(hidden) + mask) * hidden.shape[1] + cell
+    key, place = torch.unique_consecutive(key, return_inverse=True)
+    blocks = value.new_zeros(len(key), PATCH**2).index_add_(0, place, value)
+    candidate, patch = key // hidden.shape[1], key % hidden.shape[1]
+    shape = len(xy), len(hidden)
+    blocks = rearrange(blocks, "r (i j) -> r 1 i j", i=PATCH)
+    return Responses(blocks, candidate // shape[1], candidate % shape[1], patch, shape, hw)
+
+
+def reading_cells(
+    bump: GaussianBump, mixture: WarpMixture, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"]
+) -> tuple[Int[Tensor, "t"], Int[Tensor, "t"], Int[Tensor, "t"], Int[Tensor, "t"]]:
+    """Query, mask, cell and motion wherever a hidden cell may sample pixels of the query's bump."""
+    low, high = source_extent(mixture.motions, mixture.hw)
+    margin = bump.radius + 1
+    # Along one axis after the other: what is out of reach in x is not looked at in y.
+    x = xy[:, None, None, None, 0]
+    near = hidden[..., None] & (low[..., 0] < x + margin) & (high[..., 0] > x - margin)
+    query, mask, cell, motion = near.nonzero().unbind(-1)
+    y = xy[query, 1]
+    kept = (low[mask, cell, motion, 1] < y + margin) & (high[mask, cell, motion, 1] > y - margin)
+    return query[kept], mask[kept], cell[kept], motion[kept]

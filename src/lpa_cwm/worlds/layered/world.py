@@ -16,6 +16,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW, patch_centers
 from lpa_cwm.masks import mask_of, mask_pixels
+from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import gather_patches
 from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.densify import CellMotions, Densifier
@@ -198,12 +199,9 @@ class LayeredMotionWorld:
         return torch.where(factual.hidden_pixels[:, None], rendered, scene.target)
 
     @torch.no_grad()
-    def intervene(
-        self, scene: LayeredScene, factual: LayeredFactual, xy: Float[Tensor, "n 2"]
-    ) -> Float[Tensor, "n m 3 h w"]:
+    def intervene(self, scene: LayeredScene, factual: LayeredFactual, xy: Float[Tensor, "n 2"]) -> Responses:
         """The bump at each point, carried by the factual warps and mixture weights (controlled direct effect)."""
-        change = warp_bump(self.bump, factual.mixture, factual.hidden, xy)
-        return change[:, :, None].expand(-1, -1, 3, -1, -1)
+        return warp_bump(self.bump, factual.mixture, factual.hidden, xy)
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is encoded, matched and rendered again."""
