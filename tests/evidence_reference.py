@@ -37,7 +37,7 @@ def reference(pair, xy, peak, field):
     change = (pair.target - pair.source).abs().mean(0)
     gray = 0.299 * pair.source[0] + 0.587 * pair.source[1] + 0.114 * pair.source[2]
     edges = torch.tensor([[edge(gray, r, c) for c in range(width)] for r in range(height)])
-    normalize_weights = [v / (total + small) for v in values]
+    shares = [v / (total + small) for v in values]
     return [
         float(peak[1] - xy[1]) / height,
         float(peak[0] - xy[0]) / width,
@@ -52,7 +52,7 @@ def reference(pair, xy, peak, field):
         sum(window(field, column, row, 7)) / (total + small),
         sum(window(field, column, row, 15)) / (total + small),
         sum(window(field, column, row, 31)) / (total + small),
-        -sum(s * math.log(s) for s in normalize_weights if s > 0) / math.log(height * width),
+        -sum(s * math.log(s) for s in shares if s > 0) / math.log(height * width),
         plain.fmean(window(change, column, row, 7)),
         plain.fmean(window(edges, column, row, 7)),
     ]

@@ -1,13 +1,15 @@
 """Aggregation and localization against plain loops and by their laws."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.decode import Distribution, aggregate, distribution, localize, reduce, updates
+from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.geometry import pixel_centers
+from lpa_cwm.responses import Responses
 
 
 def blob(x, y, height, size=64, sigma=2.0):
@@ -15,6 +17,19 @@ def blob(x, y, height, size=64, sigma=2.0):
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     bump = height * torch.exp(-((rows - y) ** 2 + (columns - x) ** 2) / (2 * sigma**2))
     return bump.expand(1, 3, size, size).clone()
+
+
+def aggregated(image, patch=1):
+    """A dense aggregated response [n 3 h w] as blocks."""
+    return Responses.from_dense(image[:, None], patch)
+
+
+def dense_distribution(logits):
+    """A distribution whose logits are given at every pixel; a constant is added so that none is negative."""
+    logits = logits - logits.amin((1, 2), keepdim=True)
+    response = Responses.from_dense(logits[:, None, None].expand(-1, -1, 3, -1, -1), 1)
+    start = distribution(response, TrackerConfig())
+    return replace(start, value=response.blocks.flatten(1))
 
 
 def plain_windowed(field, sharpness, windows):
@@ -37,7 +52,7 @@ def plain_windowed(field, sharpness, windows):
 def test_windows_equal_the_plain_formulas(windows):
     response = torch.rand(1, 3, 9, 13, generator=torch.Generator().manual_seed(1)) * 0.1
     method = TrackerConfig(sharpness=50.0)
-    *_, last = updates(distribution(response, method), windows)
+    *_, last = windowed_sequence(distribution(aggregated(response), method), windows)
     expected = plain_windowed(response.abs().sum(1)[0] / 3, 50, windows)
     torch.testing.assert_close(last.probability()[0], expected, atol=1e-6, rtol=1e-4)
 
@@ -45,8 +60,8 @@ def test_windows_equal_the_plain_formulas(windows):
 def test_a_distant_second_peak_is_suppressed():
     """Two blobs side by side are slightly lower than a lone distant one; the window decides for the company."""
     response = torch.maximum(blob(20, 20, 0.100), blob(24, 22, 0.100)) + blob(56, 56, 0.1005)
-    standard = localize(response, TrackerConfig(localize="standard", sharpness=100.0))
-    windowed = localize(response, TrackerConfig(sharpness=100.0))
+    standard = localize(aggregated(response, 8), TrackerConfig(windows=0, sharpness=100.0))
+    windowed = localize(aggregated(response, 8), TrackerConfig(sharpness=100.0))
     assert standard.tolist() == [[56.5, 56.5]]
     assert (windowed - torch.tensor([[22.5, 21.5]])).norm() < 4
 
@@ -55,30 +70,30 @@ def test_aggregation_weighs_signed_responses():
     response = torch.randn(2, 3, 3, 4, 5)
     weights = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     expected = sum(weights[:, m, None, None, None] * response[:, m] for m in range(3))
-    torch.testing.assert_close(aggregate(response, weights), expected)
-    assert torch.equal(
-        aggregate(torch.cat((response, -response), 1), torch.full((2, 6), 1 / 6)).abs().amax() < 1e-6,
-        torch.tensor(True),
-    )
+    found = Responses.from_dense(response, 1).aggregate(weights)
+    torch.testing.assert_close(found.dense()[:, 0], expected)
+    opposite = Responses.from_dense(torch.cat((response, -response), 1), 1)
+    assert opposite.aggregate(torch.full((2, 6), 1 / 6)).blocks.abs().amax() < 1e-6
 
 
 def test_mean_and_sum_differ_by_three():
     response = torch.randn(2, 3, 4, 5)
-    torch.testing.assert_close(reduce(response, "sum"), 3 * reduce(response, "mean"))
+    total, mean = (distribution(aggregated(response), TrackerConfig(reduce=how)).value for how in ("sum", "mean"))
+    torch.testing.assert_close(total, 3 * mean)
 
 
 def test_permuting_candidates_leaves_the_endpoint():
     response = torch.randn(1, 5, 3, 16, 16)
     weights = torch.rand(1, 5).softmax(1)
     order = torch.randperm(5)
-    a = localize(aggregate(response, weights), TrackerConfig())
-    b = localize(aggregate(response[:, order], weights[:, order]), TrackerConfig())
+    a = localize(Responses.from_dense(response, 8).aggregate(weights), TrackerConfig())
+    b = localize(Responses.from_dense(response[:, order], 8).aggregate(weights[:, order]), TrackerConfig())
     # Sums in another order differ in the last bits, and so do answers between pixels.
     torch.testing.assert_close(a, b)
 
 
 def test_a_window_never_collapses():
-    sharp = Distribution(
+    sharp = dense_distribution(
         torch.full((1, 8, 8), -1e4).index_put((torch.tensor(0), torch.tensor(3), torch.tensor(4)), torch.tensor(0.0))
     )
     assert sharp.windowed().peak().tolist() == [[4.5, 3.5]]
@@ -88,7 +103,7 @@ def test_a_window_never_collapses():
 def test_the_first_of_equal_peaks_in_raster_order():
     field = torch.zeros(1, 3, 4, 4)
     field[0, :, 1, 2] = field[0, :, 3, 0] = 1
-    assert localize(field, TrackerConfig(localize="standard")).tolist() == [[2.5, 1.5]]
+    assert localize(aggregated(field), TrackerConfig(windows=0)).tolist() == [[2.5, 1.5]]
 
 
 def test_a_summit_is_found_between_pixels():
@@ -97,11 +112,11 @@ def test_a_summit_is_found_between_pixels():
     middle = 8 + 16 * torch.rand(20, 2, generator=draw)
     grid = pixel_centers((32, 32))
     logits = -0.5 * (grid - middle[:, None, None]).square().sum(-1) / 3.0**2
-    torch.testing.assert_close(Distribution(logits).subpixel_peak(), middle, atol=1e-3, rtol=0)
-    torch.testing.assert_close(Distribution(logits).peak(), middle, atol=0.5, rtol=0)
+    torch.testing.assert_close(dense_distribution(logits).subpixel_peak(), middle, atol=1e-3, rtol=0)
+    torch.testing.assert_close(dense_distribution(logits).peak(), middle, atol=0.5, rtol=0)
 
 
 def test_a_summit_at_the_border_or_on_a_plateau_is_a_pixels_center():
     logits = torch.zeros(2, 6, 7)
     logits[0, 0, 6] = 5
-    assert torch.equal(Distribution(logits).subpixel_peak(), Distribution(logits).peak())
+    assert torch.equal(dense_distribution(logits).subpixel_peak(), dense_distribution(logits).peak())

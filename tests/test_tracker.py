@@ -2,18 +2,17 @@
 
 import pytest
 import torch
-from lpa_cwm.worlds.wrapped import Wrapped
 
 from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.cost import cost, pool_size
+from lpa_cwm.cost import cost
 from lpa_cwm.errors import InputError
-from lpa_cwm.masks import neighborhood, pooled
-from lpa_cwm.probe import effective_count
-from lpa_cwm.tracker import CwmTracker
-from lpa_cwm.types import Clip, Grid, Queries
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
+from lpa_cwm.registry import load
+from lpa_cwm.tracker import CwmTracker, track_many
+from lpa_cwm.types import Clip, Grid, Judgement, Queries
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork as Network
+from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64
@@ -30,7 +29,7 @@ def queries(*points):
 POINTS = queries((20.5, 30.5, 0), (33.5, 40.5, 0), (25.5, 22.5, 1))
 
 
-@pytest.mark.parametrize("mode", ["query", "pool", "joint"])
+@pytest.mark.parametrize("mode", ["query", "joint"])
 def test_whole_pixel_motion_is_recovered_to_the_pixel(mode):
     clip = toy_clip(DRIFT, 4, (SIZE, SIZE))
     tracker = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig(reevaluation=mode, subpixel=False))
@@ -51,7 +50,7 @@ def test_sub_pixel_motion_is_recovered_to_half_a_diagonal(hw, passes):
     clip = toy_clip(TURNING, 3, hw)
     points = queries((20.3, 20.8, 0), (30.2, 25.1, 0), (24.7, 30.9, 1))
     truth = toy_truth(TURNING, points, 3, hw)
-    for mode in ("query", "pool"):
+    for mode in ("query", "joint"):
         tracks = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig(passes=passes, reevaluation=mode)).track(
             clip, points
         )
@@ -64,31 +63,31 @@ def test_a_covered_point_is_hidden_and_comes_back():
     points = queries((16.5, 32.5, 0))
     truth = toy_truth(motion, points, 5, (SIZE, SIZE))
     assert truth.visible.tolist() == [[True, True, False, True, True]]
-    tracks = CwmTracker(ToyWorld(**SMALL), uniform).track(toy_clip(motion, 5, (SIZE, SIZE)), points)
+    tracks = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig()).track(toy_clip(motion, 5, (SIZE, SIZE)), points)
     assert torch.equal(tracks.visible, truth.visible)
 
 
-POOLS = [
-    TrackerConfig(reevaluation="pool"),
-    TrackerConfig(reevaluation="pool", subpixel=False),
+CONFIGS = [
+    TrackerConfig(passes=0),
+    TrackerConfig(passes=0, subpixel=False),
     TrackerConfig(reevaluation="query", mask_sharing="query", subpixel=False),
-    TrackerConfig(reevaluation="pool", passes=2, subpixel=False),
+    TrackerConfig(reevaluation="query", passes=2, subpixel=False),
 ]
 
 
-@pytest.mark.parametrize("method", POOLS)
-def test_a_batch_of_seven_is_seven_batches_of_one(method):
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_batch_of_seven_is_seven_batches_of_one(config):
     clip = toy_clip(TURNING, 2, (SIZE, SIZE))
     points = Queries(16 + 32 * torch.rand(7, 2, generator=torch.Generator().manual_seed(3)), torch.zeros(7).long())
     world = ToyWorld(error=5.0, wrong=0.4, **SMALL)
     torch.manual_seed(0)
-    tracker = CwmTracker(world, LPA().eval(), method)
+    tracker = CwmTracker(world, LPA().eval(), config)
     together = tracker.track(clip, points)
     for row in range(7):
         alone = tracker.track(clip, Queries(points.xy[row : row + 1], points.frame[row : row + 1]))
         torch.testing.assert_close(alone.xy[0], together.xy[row], equal_nan=True, atol=1e-3, rtol=0)
         # Sums over other numbers of rows differ in their last bit, which parabolas show and pixels do not.
-        assert method.subpixel or torch.equal(alone.xy[0].nan_to_num(), together.xy[row].nan_to_num())
+        assert config.subpixel or torch.equal(alone.xy[0].nan_to_num(), together.xy[row].nan_to_num())
         torch.testing.assert_close(alone.strength[0], together.strength[row], equal_nan=True)
 
 
@@ -109,7 +108,7 @@ def test_candidates_disagree_and_a_good_adjudicator_wins():
     def oracle(pair, candidates):
         error = (candidates.peak - truth).norm(dim=-1)
         spread.append(error)
-        return (-4 * error).softmax(1)
+        return Judgement.of((-4 * error).softmax(1))
 
     world = ToyWorld(error=9.0, wrong=0.6, **SMALL)
     track = CwmTracker(world, oracle, TrackerConfig(passes=0)).track(clip, points)
@@ -121,7 +120,7 @@ def test_candidates_disagree_and_a_good_adjudicator_wins():
 
 def test_before_the_query_there_is_nothing_and_at_the_query_the_query():
     clip = toy_clip(DRIFT, 3, (SIZE, SIZE))
-    tracks = CwmTracker(ToyWorld(**SMALL), uniform).track(clip, queries((20.25, 30.75, 1)))
+    tracks = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig()).track(clip, queries((20.25, 30.75, 1)))
     assert tracks.xy[0, 0].isnan().all()
     assert tracks.xy[0, 1].tolist() == [20.25, 30.75]
     assert tracks.visible.tolist() == [[False, True, True]]
@@ -131,15 +130,15 @@ def test_targets_are_asked_directly():
     """Dropping a frame in between changes nothing about the others."""
     clip = toy_clip(TURNING, 4, (SIZE, SIZE))
     frames = clip.frames
-    tracker = CwmTracker(ToyWorld(**SMALL), uniform)
+    tracker = CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig())
     spoilt = Clip(torch.stack([frames[0], frames[0].flip(-1), frames[2]]), clip.name)
     point = queries((25.5, 35.5, 0))
     assert torch.equal(tracker.track(clip, point).xy[0, 2], tracker.track(spoilt, point).xy[0, 2])
 
 
 def test_effective_support():
-    assert effective_count(torch.tensor([[1.0, 0, 0, 0]])).item() == pytest.approx(1)
-    assert effective_count(torch.full((1, 10), 0.1)).item() == pytest.approx(10)
+    assert Judgement.of(torch.tensor([[1.0, 0, 0, 0]])).support.item() == pytest.approx(1)
+    assert Judgement.of(torch.full((1, 10), 0.1)).support.item() == pytest.approx(10)
 
 
 def test_the_plan_counts_what_tracking_does():
@@ -162,17 +161,8 @@ def test_the_plan_counts_what_tracking_does():
     for method in (TrackerConfig(reevaluation="query"), TrackerConfig(reevaluation="joint"), TrackerConfig(passes=0)):
         calls.update(pairs=0, factual=0, counterfactual=0)
         CwmTracker(Counting(**SMALL), uniform, method).track(clip, POINTS)
-        price = cost(clip, POINTS, method, method.passes_with("toy"))
+        price = cost(clip, POINTS, method)
         assert calls == {"pairs": price.pairs, "factual": price.factual, "counterfactual": price.counterfactual}
-
-
-def test_the_expected_pool_is_what_is_drawn():
-    sizes = []
-    for trial in range(40):
-        ends = 24 + 208 * torch.rand(8, 2, generator=torch.Generator().manual_seed(trial))
-        sizes.append(len(pooled(neighborhood(ends, 256, 8), 10, trial).hidden))
-    assert sum(sizes) / len(sizes) == pytest.approx(pool_size(8, 10), rel=0.1)
-    assert pool_size(1, 10) == pytest.approx(10, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -190,17 +180,40 @@ def test_the_expected_pool_is_what_is_drawn():
 )
 def test_what_cannot_be_tracked_is_refused_with_a_sentence(clip, points, said):
     with pytest.raises(InputError, match=said):
-        CwmTracker(ToyWorld(**SMALL), uniform).track(clip, points)
+        CwmTracker(ToyWorld(**SMALL), uniform, TrackerConfig()).track(clip, points)
 
 
-def test_the_world_model_says_how_often_it_looks_again():
-    compact = LayeredMotionWorld(LayeredMotionNetwork().eval())
-    assert CwmTracker(compact, uniform).passes == CwmTracker(Wrapped(compact), uniform).passes == 0
-    assert CwmTracker(ToyWorld(**SMALL), uniform).passes == CwmTracker(Wrapped(ToyWorld(**SMALL)), uniform).passes == 1
-    assert CwmTracker(compact, uniform, TrackerConfig(passes=2)).passes == 2
-    assert [TrackerConfig().passes_with(name) for name in ("compact", "compact-total", "toy", "opt-cwm")] == [
-        0,
-        0,
-        1,
-        1,
-    ]
+def test_the_world_model_has_defaults_of_its_own():
+    compact = LayeredMotionWorld(Network().eval())
+    assert load("uniform", compact).config == TrackerConfig(passes=0)
+    assert load("uniform", ToyWorld(**SMALL)).config == TrackerConfig()
+    assert load("uniform", compact, passes=2, masks=3).config == TrackerConfig(passes=2, masks=3)
+
+
+def test_adjudicators_share_candidates_and_do_not_disturb_each_other():
+    clip = toy_clip(TURNING, 3, (SIZE, SIZE))
+    world = ToyWorld(error=5.0, wrong=0.4, **SMALL)
+    seen = []
+
+    def first_only(pair, candidates):
+        seen.append(candidates)
+        return Judgement.of(torch.eye(candidates.peak.shape[1])[:1].expand(len(candidates.peak), -1))
+
+    def again(pair, candidates):
+        assert candidates is seen[-1]
+        return uniform(pair, candidates)
+
+    config = TrackerConfig(masks=4)
+    together = track_many(world, {"first": first_only, "uniform": again}, clip, POINTS, config=config)
+    alone = CwmTracker(world, uniform, config).track(clip, POINTS)
+    torch.testing.assert_close(together["uniform"].xy, alone.xy, equal_nan=True, atol=0, rtol=0)
+
+
+def test_a_listener_may_stop_the_work():
+    def stop(done, total):
+        assert total == 5
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        track_many(ToyWorld(**SMALL), {"uniform": uniform}, toy_clip(DRIFT, 4, (SIZE, SIZE)), POINTS, on_pair=stop)

@@ -138,18 +138,18 @@ def statistics(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m s"]:
     total = segment_sum(magnitude.sum(1), segment, n * m)
     second = segment_max((magnitude * (distance > 5)).amax(1), segment, n * m)
     mean, median = total / (height * width), lower_median(response, magnitude)
-    peak = candidates.strength.flatten()
+    at_end = total_within(1)
     columns = [
         rearrange(move[..., 1], "n m -> (n m)"),
         rearrange(move[..., 0], "n m -> (n m)"),
-        peak,
+        at_end,
         mean,
         deviation(response, magnitude, mean),
         median,
-        peak / (mass[7] / window_area(end, response.hw, 7) + EPSILON),
-        peak / (mass[15] / window_area(end, response.hw, 15) + EPSILON),
-        peak / (median + EPSILON),
-        peak / (second + EPSILON),
+        at_end / (mass[7] / window_area(end, response.hw, 7) + EPSILON),
+        at_end / (mass[15] / window_area(end, response.hw, 15) + EPSILON),
+        at_end / (median + EPSILON),
+        at_end / (second + EPSILON),
         mass[7] / (total + EPSILON),
         mass[15] / (total + EPSILON),
         mass[31] / (total + EPSILON),
