@@ -8,10 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from dense_candidates import dense_candidates
 from lpa_cwm.adjudicators.apa import APA, SIZE, disc, mean_around, to_score_frame
 from lpa_cwm.protocols import Adjudicator
 from lpa_cwm.rng import generator
-from lpa_cwm.types import Candidates, Pair
+from lpa_cwm.types import Pair
 
 
 class Stored:
@@ -31,7 +32,7 @@ def pair_of(source, target):
 
 
 def candidates_at(peak, side=256):
-    return Candidates(torch.zeros(1, 1, 3, side, side).expand(*peak.shape[:2], -1, -1, -1), peak)
+    return dense_candidates(torch.zeros(1, 1, 3, side, side).expand(*peak.shape[:2], -1, -1, -1), peak)
 
 
 def noise(*shape, name):

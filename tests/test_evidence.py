@@ -1,15 +1,15 @@
 """The sixteen statistics and the local crops against plain loops."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
+from dense_candidates import dense_candidates
 from evidence_reference import reference
 from lpa_cwm.adjudicators import features
 from lpa_cwm.responses import Responses
-from lpa_cwm.types import Candidates, Pair
+from lpa_cwm.types import Pair
 
 SIZE = 40
 
@@ -23,8 +23,7 @@ def example(seed, zeros=0.0):
     peak = torch.rand(3, 4, 2, generator=draw) * SIZE
     peak[0, 0] = torch.tensor([0.5, 0.5])
     peak[1, 1] = torch.tensor([SIZE - 0.5, 20.5])
-    sparse = Candidates.of(Responses.from_dense(response, 8))
-    return Pair(frames[0], frames[1], xy), replace(sparse, peak=peak), response
+    return Pair(frames[0], frames[1], xy), dense_candidates(response, peak), response
 
 
 @pytest.mark.parametrize(("seed", "zeros"), [(0, 0.0), (1, 0.1), (2, 0.7), (3, 1.0)])

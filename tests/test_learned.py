@@ -4,11 +4,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dense_candidates import dense_candidates
 from lpa_cwm.adjudicators.features import STATISTICS
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa, zero_init_head
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.errors import InputError
-from lpa_cwm.types import Candidates, Pair
+from lpa_cwm.types import Pair
 
 
 def example(n=2, m=5, size=48, seed=0):
@@ -16,7 +17,7 @@ def example(n=2, m=5, size=48, seed=0):
     frames = torch.rand(2, 3, size, size, generator=draw)
     response = torch.randn(n, m, 3, size, size, generator=draw)
     peak = torch.rand(n, m, 2, generator=draw) * size
-    return Pair(frames[0], frames[1], torch.rand(n, 2, generator=draw) * size), Candidates(response, peak)
+    return Pair(frames[0], frames[1], torch.rand(n, 2, generator=draw) * size), dense_candidates(response, peak)
 
 
 @pytest.fixture
@@ -46,7 +47,9 @@ def test_weights_are_a_distribution_and_follow_permutations(ablation):
     assert (weights >= 0).all()
     torch.testing.assert_close(weights.sum(1), torch.ones(2))
     order = torch.randperm(5)
-    permuted = adjudicator(pair, Candidates(candidates.response[:, order], candidates.peak[:, order])).weights
+    permuted = adjudicator(
+        pair, dense_candidates(candidates.response.dense()[:, order], candidates.peak[:, order])
+    ).weights
     torch.testing.assert_close(permuted, weights[:, order], atol=1e-5, rtol=1e-4)
 
 
@@ -78,7 +81,7 @@ def test_the_visibility_head_does_not_change_the_weights(seeing):
     assert ((given.visibility - 1).abs() > 0.05).all()
     seeing.visibility_head = head
     order = torch.randperm(5)
-    permuted = seeing(pair, Candidates(candidates.response[:, order], candidates.peak[:, order]))
+    permuted = seeing(pair, dense_candidates(candidates.response.dense()[:, order], candidates.peak[:, order]))
     torch.testing.assert_close(permuted.weights, given.weights[:, order], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(permuted.visibility, given.visibility, atol=1e-5, rtol=1e-4)
 
@@ -100,7 +103,7 @@ def test_without_interaction_a_candidates_score_ignores_the_others():
     adjudicator = LPA(interaction=False).eval()
     pair, candidates = example()
     full = adjudicator(pair, candidates).weights.log()
-    part = adjudicator(pair, Candidates(candidates.response[:, :2], candidates.peak[:, :2])).weights.log()
+    part = adjudicator(pair, dense_candidates(candidates.response.dense()[:, :2], candidates.peak[:, :2])).weights.log()
     torch.testing.assert_close(full[:, 0] - full[:, 1], part[:, 0] - part[:, 1], atol=1e-4, rtol=1e-4)
 
 
@@ -120,7 +123,8 @@ def test_queries_do_not_influence_each_other(network):
     for row in range(3):
         one = slice(row, row + 1)
         alone = network(
-            Pair(pair.source, pair.target, pair.xy[one]), Candidates(candidates.response[one], candidates.peak[one])
+            Pair(pair.source, pair.target, pair.xy[one]),
+            dense_candidates(candidates.response.dense()[one], candidates.peak[one]),
         )
         torch.testing.assert_close(alone.weights, together[one], atol=1e-5, rtol=1e-4)
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from dense_candidates import dense_candidates
 from lpa_cwm.adjudicators.features import gather
 from lpa_cwm.training.augment import Turn
-from lpa_cwm.types import Candidates, Pair
+from lpa_cwm.types import Pair
 
 SIDE = 96
 
@@ -16,7 +17,7 @@ def scene():
     xy = torch.rand(2, 2, generator=draw) * 60 + 18
     response = torch.rand(2, 4, 3, SIDE, SIDE, generator=draw) - 0.5
     peak = (torch.rand(2, 4, 2, generator=draw) * 60 + 18).floor() + 0.5
-    return Pair(source, target, xy), Candidates(response, peak)
+    return Pair(source, target, xy), dense_candidates(response, peak)
 
 
 def inputs(pair, candidates):
@@ -34,7 +35,7 @@ def points(turn, xy):
 def test_turned_evidence_is_that_of_the_turned_scene(turn):
     pair, candidates = scene()
     other = Pair(turn.image(pair.source), turn.image(pair.target), points(turn, pair.xy))
-    seen = inputs(other, Candidates(turn.image(candidates.response), points(turn, candidates.peak)))
+    seen = inputs(other, dense_candidates(turn.image(candidates.response.dense()), points(turn, candidates.peak)))
     for ours, theirs in zip(turn(*inputs(pair, candidates)), seen, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
