@@ -12,7 +12,6 @@ import pytest
 import torch
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.doctor import benchmarks
-from lpa_cwm.data import footage, video
 from lpa_cwm.data.kinetics_csv import clips_below
 from lpa_cwm.data.sim.assets import held
 from lpa_cwm.world.toy import ToyMotion, toy_clip
@@ -20,6 +19,7 @@ from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
+from lpa_cwm.data import footage, video
 from lpa_cwm.datasets.movif import MoviClips, split_of
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation import predictions
