@@ -11,8 +11,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.registry import load
 from lpa_cwm.tracker import CwmTracker, track_many
 from lpa_cwm.types import Clip, Grid, Judgement, Queries
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork as Network
-from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64
@@ -184,7 +183,7 @@ def test_what_cannot_be_tracked_is_refused_with_a_sentence(clip, points, said):
 
 
 def test_the_world_model_has_defaults_of_its_own():
-    compact = LayeredMotionWorld(Network().eval())
+    compact = LayeredMotionWorld(LayeredMotionNetwork().eval())
     assert load("uniform", compact).config == TrackerConfig(passes=0)
     assert load("uniform", ToyWorld(**SMALL)).config == TrackerConfig()
     assert load("uniform", compact, passes=2, masks=3).config == TrackerConfig(passes=2, masks=3)
