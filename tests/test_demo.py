@@ -1,12 +1,13 @@
-"""The page's logic without a browser: points, uploads, runs, pictures, explanations."""
+"""The page without a browser: points, uploads, runs, pictures, explanations."""
 
 import csv
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event
 
 import numpy as np
 import pytest
@@ -17,11 +18,33 @@ from lpa_cwm.cli import COMMANDS
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import read, write
-from lpa_cwm.page import models, run, why
-from lpa_cwm.page.desk import Choice, Desk, check_world
-from lpa_cwm.page.pictures import PALETTE, heat, ink, logarithmic, numbered, side_by_side
-from lpa_cwm.page.session import MOST_POINTS, Point, Session, cleared, clicked, queries, undone
-from lpa_cwm.page.upload import Limits, admitted, guarded, shortened
+from lpa_cwm.page import server as models
+from lpa_cwm.page.drawing import (
+    PALETTE,
+    confidence_color,
+    draw_frame,
+    draw_results,
+    heat_map,
+    log_scale,
+    point_color,
+    side_by_side,
+)
+from lpa_cwm.page.explain_panel import ObservedPairs, Question, explain_point, render_panel
+from lpa_cwm.page.server import DemoServer, RunOptions, Stopped, check_address, check_world, cwm_tracker, run_methods
+from lpa_cwm.page.session import (
+    MAX_POINTS,
+    MAX_UNDO,
+    Point,
+    Results,
+    Session,
+    add_grid,
+    clear_points,
+    click_point,
+    confidence,
+    queries,
+    undo,
+)
+from lpa_cwm.page.upload import Limits, accept_upload, first_frames, lock_clip
 from lpa_cwm.types import Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
@@ -30,7 +53,7 @@ CLIP = toy_clip(ToyMotion(shift=(0.02, 0.01)), 4, (60, 80), name="toy")
 
 @pytest.fixture
 def session():
-    return Session(guarded(CLIP), bundled=True)
+    return Session(lock_clip(CLIP), bundled=True)
 
 
 @pytest.fixture
@@ -41,58 +64,81 @@ def video(tmp_path):
 
 
 def test_a_click_adds_a_point_and_a_click_on_it_removes_it(session):
-    two = clicked(clicked(session, 10.0, 20.0, 0), 40.0, 30.0, 1)
+    two = click_point(click_point(session, 10.0, 20.0, 0), 40.0, 30.0, 1)
     assert [(point.x, point.y, point.frame) for point in two.points] == [(10, 20, 0), (40, 30, 1)]
-    assert clicked(two, 10.5, 20.5, 0).points == two.points[1:]
+    assert click_point(two, 10.5, 20.5, 0).points == two.points[1:]
     # The same place in another frame is another point.
-    assert len(clicked(two, 10.0, 20.0, 1).points) == 3
+    assert len(click_point(two, 10.0, 20.0, 1).points) == 3
     assert session.points == ()
 
 
 def test_every_change_can_be_undone(session):
     steps = [session]
     for change in (
-        lambda now: clicked(now, 10.0, 20.0, 0),
-        lambda now: clicked(now, 40.0, 30.0, 0),
-        lambda now: clicked(now, 10.0, 20.0, 0),
-        cleared,
+        lambda now: click_point(now, 10.0, 20.0, 0),
+        lambda now: click_point(now, 40.0, 30.0, 0),
+        lambda now: click_point(now, 10.0, 20.0, 0),
+        clear_points,
     ):
         steps.append(change(steps[-1]))
     now = steps[-1]
     for before in reversed(steps[:-1]):
-        now = undone(now)
+        now = undo(now)
         assert now == before
-    assert undone(now) == now == cleared(now)
+    assert undo(now) == now == clear_points(now)
 
 
 def test_a_point_keeps_its_color_and_a_new_one_takes_the_free_one(session):
-    three = clicked(clicked(clicked(session, 10.0, 10.0, 0), 30.0, 10.0, 0), 50.0, 10.0, 0)
-    less = clicked(three, 30.0, 10.0, 0)
+    three = click_point(click_point(click_point(session, 10.0, 10.0, 0), 30.0, 10.0, 0), 50.0, 10.0, 0)
+    less = click_point(three, 30.0, 10.0, 0)
     assert [point.color for point in less.points] == [0, 2]
-    assert [point.color for point in clicked(less, 70.0, 10.0, 0).points] == [0, 2, 1]
+    assert [point.color for point in click_point(less, 70.0, 10.0, 0).points] == [0, 2, 1]
 
 
 def test_what_cannot_be_clicked(session):
     with pytest.raises(InputError, match="last frame"):
-        clicked(session, 10.0, 10.0, 3)
-    full = replace(session, points=tuple(Point(0.0, 0.0, 0, number) for number in range(MOST_POINTS)))
+        click_point(session, 10.0, 10.0, 3)
+    full = replace(session, points=tuple(Point(0.0, 0.0, 0, number) for number in range(MAX_POINTS)))
     with pytest.raises(InputError, match="64 points"):
-        clicked(full, 50.0, 50.0, 0)
+        click_point(full, 50.0, 50.0, 0)
+
+
+def test_a_grid_is_added_around_the_points_up_to_the_limit(session):
+    one = click_point(session, 8.0, 6.0, 0)
+    grid = add_grid(one, 0)
+    assert len(grid.points) == 25
+    assert len(add_grid(grid, 0).points) == 25
+    assert undo(grid).points == one.points
+    assert len(add_grid(add_grid(grid, 1), 2).points) == MAX_POINTS
+    with pytest.raises(InputError, match="last frame"):
+        add_grid(session, 3)
+
+
+@pytest.mark.parametrize("place", [(float("nan"), 1.0), (-1.0, 5.0), (1e9, 5.0)])
+def test_clicks_outside_the_frame_are_refused(session, place):
+    with pytest.raises(InputError, match="outside"):
+        click_point(session, *place, 0)
+
+
+def test_the_history_of_changes_is_bounded(session):
+    for number in range(MAX_UNDO + 5):
+        session = click_point(session, 10.0 + 30 * (number % 2), 20.0, 0)
+    assert len(session.past) == MAX_UNDO
 
 
 def test_queries_are_the_points_in_their_order(session):
-    found = queries(clicked(clicked(session, 40.0, 30.0, 1), 10.0, 20.0, 0).points)
+    found = queries(click_point(click_point(session, 40.0, 30.0, 1), 10.0, 20.0, 0).points)
     assert found.xy.tolist() == [[40, 30], [10, 20]]
     assert found.frame.tolist() == [1, 0]
     assert len(queries(())) == 0
 
 
 def test_an_upload_moves_into_its_folder(video, tmp_path):
-    clip = admitted(video, tmp_path / "tab", Limits())
+    clip = accept_upload(video, tmp_path / "tab", Limits())
     assert (len(clip), clip.hw, clip.name) == (4, (60, 80), "mine")
     assert not video.exists()
     assert [path.name for path in (tmp_path / "tab").iterdir()] == ["mine.mp4"]
-    short = shortened(clip, 2)
+    short = first_frames(clip, 2)
     assert len(short) == 2
     assert torch.equal(short[1], clip[1])
     with pytest.raises(IndexError):
@@ -110,7 +156,7 @@ def test_an_upload_moves_into_its_folder(video, tmp_path):
 )
 def test_uploads_beyond_a_limit_are_refused_and_removed(video, tmp_path, limits, said):
     with pytest.raises(InputError, match=said):
-        admitted(video, tmp_path / "tab", limits)
+        accept_upload(video, tmp_path / "tab", limits)
     assert list((tmp_path / "tab").iterdir()) == []
 
 
@@ -119,53 +165,91 @@ def test_a_broken_upload_is_a_sentence_without_our_folders(tmp_path, content):
     path = tmp_path / "in.mp4"
     path.write_bytes(content)
     with pytest.raises(InputError) as refusal:
-        admitted(path, tmp_path / "tab", Limits())
+        accept_upload(path, tmp_path / "tab", Limits())
     assert str(refusal.value).startswith("in.mp4")
     assert str(tmp_path) not in str(refusal.value)
 
 
 def test_frames_without_end_are_refused_before_they_are_decoded(video, tmp_path, monkeypatch):
-    monkeypatch.setattr("lpa_cwm.page.upload.read", lambda path: pytest.fail("decoded"))
+    monkeypatch.setattr("lpa_cwm.page.upload.VideoFile", lambda path: pytest.fail("decoded"))
     with pytest.raises(InputError, match="frames"):
-        admitted(video, tmp_path / "tab", Limits(frames=2))
+        accept_upload(video, tmp_path / "tab", Limits(frames=2))
 
 
 def test_a_refused_upload_leaves_the_former_one(video, tmp_path):
-    desk = Desk(tmp_path / "desk")
-    session = desk.take_upload(video, "a")
+    server = DemoServer(tmp_path / "server")
+    session = server.open_upload(video, "a")
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no")
     with pytest.raises(InputError):
-        desk.take_upload(broken, "a")
+        server.open_upload(broken, "a")
     assert session.clip[3].shape == (3, 60, 80)
-    assert len(list(desk.folder_of(desk.uploads, "a").iterdir())) == 1
+    assert len(list(server.folder_of(server.uploads, "a").iterdir())) == 1
 
 
-def follow_toy(points, methods=("uniform",), **settings):
-    return run.follow(CLIP, points, methods, "toy", **settings)
+def run_toy(points, methods=("uniform",), **settings):
+    return run_methods(CLIP, points, list(methods), "toy", **settings)
 
 
 def test_a_run_is_the_trackers_own_and_is_reported(session):
-    points = clicked(clicked(session, 30.0, 20.0, 0), 40.0, 30.0, 1).points
+    points = click_point(click_point(session, 30.0, 20.0, 0), 40.0, 30.0, 1).points
     heard = []
-    tracks = follow_toy(points, ("uniform", "apa"), report=lambda *news: heard.append(news))
+    tracks = run_toy(points, ("uniform", "apa"), report=lambda *news: heard.append(news))
     for method, found in tracks.items():
         direct = registry.load(method, "toy").track(CLIP, queries(points))
         assert torch.equal(found.xy.nan_to_num(), direct.xy.nan_to_num())
     assert heard == [(done, 5) for done in range(5)]
 
 
-def test_a_run_stops_when_told(session):
-    points = clicked(session, 30.0, 20.0, 0).points
-    stop, heard = Event(), []
+def test_baselines_run_beside_adjudicators_and_are_reported(session):
+    points = click_point(session, 30.0, 20.0, 0).points
+    heard = []
+    tracks = run_toy(points, ("uniform", "static"), report=lambda *news: heard.append(news))
+    assert list(tracks) == ["uniform", "static"]
+    assert (tracks["static"].xy == torch.tensor([30.0, 20.0])).all()
+    assert {total for _, total in heard} == {3 + 4}
+    with pytest.raises(InputError, match="'rafft' is not a method that runs here"):
+        run_toy(points, ("rafft",))
+
+
+@pytest.mark.parametrize("method", ["uniform", "dis"])
+def test_a_run_stops_when_told(session, tmp_path, method):
+    if method == "dis":
+        pytest.importorskip("cv2")
+    server, heard = DemoServer(tmp_path), []
 
     def report(*news):
         heard.append(news)
-        stop.set()
+        server.stop("a")
 
-    with pytest.raises(run.Stopped):
-        follow_toy(points, report=report, may_go_on=lambda: not stop.is_set())
+    with pytest.raises(Stopped):
+        server.run(click_point(session, 30.0, 20.0, 0), RunOptions([method], "toy", 3), "a", report)
     assert len(heard) == 1
+    assert not list(server.results.rglob("*.mp4"))
+
+
+def test_a_new_clip_stops_the_run_on_the_former_one(session, tmp_path):
+    server = DemoServer(tmp_path)
+    first = server.open_bundled("toy", "a")
+
+    def report(*news):
+        server.open_bundled("toy", "a")
+
+    with pytest.raises((Stopped, InputError)):
+        server.run(click_point(first, 30.0, 20.0, 0), RunOptions(["uniform"], "toy", 3), "a", report)
+    with pytest.raises(InputError, match="closed this clip"):
+        first.clip[0]
+
+
+def test_the_oldest_tab_is_closed_beyond_the_limit(video, tmp_path):
+    server = DemoServer(tmp_path / "page", Limits(tabs=2))
+    first = server.open_upload(video, "a")
+    for tab in "bc":
+        server.open_bundled("toy", tab)
+    assert list(server.clips) == ["b", "c"]
+    assert not list(server.uploads.rglob("*.mp4"))
+    with pytest.raises(InputError, match="reload"):
+        first.clip[0]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +257,14 @@ def test_a_run_stops_when_told(session):
 )
 def test_a_run_needs_points_and_methods(points, methods, said):
     with pytest.raises(InputError, match=said):
-        follow_toy(points, methods)
+        run_toy(points, methods)
 
 
 def test_downloads_hold_the_tracks_and_tabs_do_not_mix(session, tmp_path):
-    desk = Desk(tmp_path)
-    points = {"a": clicked(session, 30.0, 20.0, 0), "b": clicked(session, 50.0, 40.0, 1)}
-    files = {tab: desk.follow(one, Choice(["uniform", "apa"], "toy", 2), tab, print) for tab, one in points.items()}
+    server = DemoServer(tmp_path)
+    points = {"a": click_point(session, 30.0, 20.0, 0), "b": click_point(session, 50.0, 40.0, 1)}
+    options = RunOptions(["uniform", "apa"], "toy", 2)
+    files = {tab: server.run(one, options, tab, print)[1] for tab, one in points.items()}
     for tab, (x, y, frames) in {"a": (30, 20, 3), "b": (50, 40, 2)}.items():
         rows = list(csv.DictReader(files[tab].csv["apa"].read_text().splitlines()))
         assert len(rows) == frames
@@ -187,14 +272,14 @@ def test_downloads_hold_the_tracks_and_tabs_do_not_mix(session, tmp_path):
         with np.load(files[tab].npz["uniform"]) as arrays:
             assert arrays["xy"].shape == (1, 3, 2)
         assert len(read(files[tab].mp4)) == 3
-    desk.close("a")
+    server.close("a")
     assert not files["a"].mp4.exists()
     assert files["b"].mp4.exists()
 
 
 def test_a_second_run_has_new_addresses_and_removes_the_first(session, tmp_path):
-    desk, one = Desk(tmp_path), clicked(session, 30.0, 20.0, 0)
-    first, second = (desk.follow(one, Choice(["uniform"], "toy", 1), "a", print) for _ in range(2))
+    server, one = DemoServer(tmp_path), click_point(session, 30.0, 20.0, 0)
+    first, second = (server.run(one, RunOptions(["uniform"], "toy", 1), "a", print)[1] for _ in range(2))
     assert first.mp4.name == second.mp4.name
     assert not first.mp4.exists()
     assert second.mp4.exists()
@@ -209,30 +294,30 @@ def test_the_toy_world_is_for_its_own_clip(session):
 def test_lpa_is_offered_once_its_weights_are_there(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "bundled_lpa", lambda: tmp_path / "lpa.safetensors")
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
-    assert models.runnable_methods() == ["uniform", "apa"]
-    assert any("LPA" in sentence for sentence in models.absences())
+    assert models.runnable_adjudicators() == ["uniform", "apa"]
+    assert any("LPA" in sentence for sentence in models.missing_models())
     (tmp_path / "lpa.safetensors").touch()
-    assert models.runnable_methods() == ["uniform", "apa", "lpa"]
+    assert models.runnable_adjudicators() == ["uniform", "apa", "lpa"]
     assert "opt-cwm" not in models.runnable_worlds()
     (tmp_path / "cache" / "opt-cwm").mkdir(parents=True)
-    assert models.absences() == []
+    assert not any("opt-cwm" in sentence for sentence in models.missing_models())
 
 
 def test_points_are_drawn_where_they_were_clicked(session):
-    plain = np.asarray(numbered(session.clip, 0, ()))
-    point = clicked(session, 20.0, 30.0, 0).points[0]
-    drawn = np.asarray(numbered(session.clip, 0, (point,)))
+    plain = np.asarray(draw_frame(session.clip, 0, ()))
+    point = click_point(session, 20.0, 30.0, 0).points[0]
+    drawn = np.asarray(draw_frame(session.clip, 0, (point,)))
     scale = drawn.shape[1] // 80
-    assert tuple(drawn[30 * scale, 20 * scale]) == ink(point) == PALETTE[0]
-    assert np.array_equal(numbered(session.clip, 1, (point,)), numbered(session.clip, 1, ()))
+    assert tuple(drawn[30 * scale, 20 * scale]) == point_color(point) == PALETTE[0]
+    assert np.array_equal(draw_frame(session.clip, 1, (point,)), draw_frame(session.clip, 1, ()))
     assert plain.shape == drawn.shape
 
 
 def test_panels_stand_side_by_side(session):
-    point = clicked(session, 20.0, 30.0, 0).points
+    point = click_point(session, 20.0, 30.0, 0).points
     tracks = Tracks(torch.full((1, 4, 2), 20.0), torch.ones(1, 4, dtype=torch.bool))
     one, two = (
-        list(side_by_side(CLIP, dict.fromkeys(names, tracks), point, widest=600)) for names in (["A"], ["A", "B"])
+        list(side_by_side(CLIP, dict.fromkeys(names, tracks), point, max_width=600)) for names in (["A"], ["A", "B"])
     )
     assert len(one) == len(two) == 4
     assert one[0].shape[2] == 600
@@ -240,49 +325,117 @@ def test_panels_stand_side_by_side(session):
     assert torch.equal(two[0][:, 40:, :296], two[0][:, 40:, 304:])
 
 
+def test_tracks_are_drawn_by_track_or_by_confidence(session):
+    points = click_point(click_point(session, 20.0, 30.0, 0), 60.0, 30.0, 0).points
+    xy = torch.tensor([[20.0, 30.0], [60.0, 30.0]])[:, None].expand(2, 4, 2)
+    strength = torch.tensor([1.0, 0.1])[:, None].expand(2, 4)
+    tracks = Tracks(xy, strength >= 0.1, strength)
+    results = Results(session.clip, points, {"static": tracks})
+    assert confidence(tracks)[:, 0].tolist() == [1.0, 0.5]
+    for by_confidence, colors in (
+        (False, [point_color(point) for point in points]),
+        (True, [confidence_color(1.0), confidence_color(0.5)]),
+    ):
+        drawn = np.asarray(draw_results(results, "static", 2, by_confidence))
+        scale = drawn.shape[1] // 80
+        assert [tuple(drawn[30 * scale, x * scale]) for x in (20, 60)] == colors
+
+
+def test_confidence_orders_visible_above_hidden():
+    strength = torch.tensor([[-torch.inf, -9.0, -6.0, -1.0, 0.0, torch.nan]])
+    tracks = Tracks(torch.zeros(1, 6, 2), torch.tensor([[False, False, True, True, True, True]]), strength)
+    value = confidence(tracks)[0]
+    assert ((value >= 0) & (value <= 1)).all()
+    assert (value[:2] < 0.5).all()
+    assert (value[2:] >= 0.5).all()
+    assert value[1] < value[2] < value[3] < value[4]
+    assert confidence(Tracks(tracks.xy, tracks.visible)).tolist() == [[0, 0, 1, 1, 1, 1]]
+
+
 def test_heat_rises_with_the_value():
     gray = torch.full((3, 8, 8), 0.5)
     ramp = torch.linspace(0, 1, 64).view(8, 8)
-    light = np.asarray(heat(ramp, gray)).astype(float).sum(-1).ravel()
+    light = np.asarray(heat_map(ramp, gray)).astype(float).sum(-1).ravel()
     assert light[-1] == light.max()
-    assert tuple(np.asarray(heat(torch.zeros(8, 8), gray))[0, 0]) == (76, 76, 76)
+    assert tuple(np.asarray(heat_map(torch.zeros(8, 8), gray))[0, 0]) == (76, 76, 76)
     nearly_even = torch.full((8, 8), 1 / 64)
     nearly_even[3, 4] += 1e-4
-    share = logarithmic(nearly_even / nearly_even.sum())
+    share = log_scale(nearly_even / nearly_even.sum())
     assert share[3, 4] == 1
     assert share.median() == pytest.approx(0, abs=1e-4)
 
 
-def question(session, method="uniform", target=3):
-    return why.Question(session.clip, clicked(session, 30.0, 20.0, 0).points, 0, target, method, "toy")
+def question(session, target=3, title="Uniform"):
+    return Question(session.clip, click_point(session, 30.0, 20.0, 0).points, 0, target, title)
 
 
-def test_the_explanation_is_the_trackers_answer_in_two_looks(session):
-    asked = question(session)
-    first, second = (why.asked(asked, first_look=look) for look in (True, False))
+def test_the_explanation_is_the_trackers_answer_in_two_passes(session):
+    asked, pairs = question(session), ObservedPairs()
+    first, second = (
+        explain_point(asked, cwm_tracker("uniform", "toy", **settings), pairs) for settings in ({"passes": 0}, {})
+    )
     tracks = registry.load("uniform", "toy").track(CLIP, queries(asked.points))
-    glance = registry.load("uniform", "toy", TrackerConfig(passes=0)).track(CLIP, queries(asked.points))
-    assert torch.equal(second.answer.xy[0], tracks.xy[0, 3])
-    assert torch.equal(first.answer.xy[0], glance.xy[0, 3])
+    once = registry.load("uniform", "toy", passes=0).track(CLIP, queries(asked.points))
+    assert torch.equal(second.result.xy[0], tracks.xy[0, 3])
+    assert torch.equal(first.result.xy[0], once.xy[0, 3])
     assert second.visible == bool(tracks.visible[0, 3])
 
 
 def test_the_view_ranks_all_candidates(session):
-    asked = question(session, "apa")
-    explained = why.asked(asked)
-    page = why.panel(asked, explained, settled=True)
+    asked = question(session, title="APA")
+    explained = explain_point(asked, cwm_tracker("apa", "toy"), ObservedPairs())
+    page = render_panel(asked, explained, final=True)
     weights = [float(text) for text in re.findall(r"<b>([\d.]+)%</b>", page)]
     assert len(weights) == TrackerConfig().masks
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(100, abs=1)
     assert page.count("<img") == 2 + TrackerConfig().masks + 1 + 3
-    assert f"{explained.answer.strength[0]:.3f}" in page
-    assert "pending" in why.panel(asked, explained, settled=False)
+    assert f"{explained.result.strength[0]:.3f}" in page
+    assert "pending" in render_panel(asked, explained, final=False)
 
 
 def test_only_later_frames_can_be_explained(session):
     with pytest.raises(InputError, match="after it"):
-        why.asked(question(session, target=0))
+        explain_point(question(session, target=0), cwm_tracker("uniform", "toy"), ObservedPairs())
+
+
+def test_observed_pairs_are_kept_by_clip_and_forgotten_with_it():
+    tracker, pairs = cwm_tracker("uniform", "toy"), ObservedPairs(limit=3)
+    clips = [lock_clip(CLIP), lock_clip(CLIP)]
+    first = pairs.get(tracker, clips[0], 0, 1)
+    assert pairs.get(tracker, clips[0], 0, 1) is first
+    assert pairs.get(tracker, clips[1], 0, 1) is not first
+    for target in (2, 3):
+        pairs.get(tracker, clips[1], 0, target)
+    assert len(pairs.entries) == 3
+    assert pairs.get(tracker, clips[0], 0, 1) is not first
+    pairs.forget(clips[1].frames)
+    assert [frames for frames, _ in pairs.entries.values()] == [clips[0].frames]
+
+
+def test_two_tabs_may_ask_for_pairs_at_once():
+    tracker, pairs = cwm_tracker("uniform", "toy"), ObservedPairs(limit=2)
+    clips = [lock_clip(CLIP) for _ in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(pairs.get, tracker, clips[n % 4], 0, 1 + n % 3) for n in range(60)]
+        for n, future in enumerate(asked):
+            assert future.result().identity == ("clip", "toy", 0, 1 + n % 3)
+    assert len(pairs.entries) == 2
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 0), ("127.0.0.1", 70000), ("no.such.host.invalid", None)])
+def test_addresses_that_cannot_be_served_are_refused(host, port):
+    with pytest.raises(InputError, match=r"(give one from 1|cannot be served)"):
+        check_address(host, port)
+
+
+def test_a_port_in_use_is_refused():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="free port"):
+            check_address("127.0.0.1", taken.getsockname()[1])
+    check_address("127.0.0.1", None)
 
 
 PAGE = """
@@ -291,9 +444,10 @@ from pathlib import Path
 
 import gradio
 
-from lpa_cwm.page import models
-from lpa_cwm.page.desk import Desk
-from lpa_cwm.page.page import Page, present, sentences
+from lpa_cwm.page import server as models
+from lpa_cwm.page.app import Page, present
+from lpa_cwm.page.elements import sentences
+from lpa_cwm.page.server import DemoServer
 
 
 def shown(mistake):
@@ -304,10 +458,11 @@ def shown(mistake):
         return str(error)
 
 
-built = Page(Desk(Path(sys.argv[1])))
-methods, world, method, said = built.offer()
-assert [name for _, name in methods.choices] == models.runnable_methods()
-assert method.value in models.runnable_methods()
+built = Page(DemoServer(Path(sys.argv[1])))
+methods, baselines, world, method, said = built.offer()
+assert [name for _, name in methods.choices] == models.runnable_adjudicators()
+assert method.value in models.runnable_adjudicators()
+assert [name for name, _ in baselines.choices] == models.runnable_baselines()
 assert world.value in models.runnable_worlds()
 assert built.blocks.analytics_enabled is False
 assert "reload" in shown(lambda: present(None))

@@ -11,12 +11,12 @@ import time
 from urllib.parse import quote, urlencode
 
 import pytest
-from lpa_cwm.world.toy import ToyMotion, toy_clip
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import write
-from lpa_cwm.page.desk import Desk
-from lpa_cwm.page.upload import Limits, admitted, inside
+from lpa_cwm.page.server import DemoServer
+from lpa_cwm.page.upload import Limits, accept_upload, inside
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 if importlib.util.find_spec("gradio") is None:
     pytest.skip('the page needs gradio: pip install "lpa-cwm[demo]"', allow_module_level=True)
@@ -191,41 +191,41 @@ def test_other_origins_are_refused(server):
 
 @pytest.mark.parametrize("tab", HOSTILE)
 def test_a_desk_knows_no_hostile_tab(tmp_path, video, victim, tab):
-    desk = Desk(tmp_path / "desk")
-    for act in (desk.close, lambda tab: desk.take_upload(video, tab), lambda tab: desk.folder_of(desk.results, tab)):
+    demo = DemoServer(tmp_path / "demo")
+    for act in (demo.close, lambda tab: demo.open_upload(video, tab), lambda tab: demo.folder_of(demo.results, tab)):
         with pytest.raises(InputError, match="tab of this page"):
             act(tab)
     assert video.exists()
 
 
 def test_folders_have_names_that_nobody_can_guess(tmp_path):
-    first, second = Desk(tmp_path), Desk(tmp_path)
+    first, second = DemoServer(tmp_path), DemoServer(tmp_path)
     assert first.folder_of(first.uploads, "a") == first.folder_of(first.uploads, "a")
     assert first.folder_of(first.uploads, "a") != second.folder_of(second.uploads, "a")
 
 
 def test_links_do_not_lead_outside(tmp_path, victim):
-    desk = Desk(tmp_path / "desk")
-    desk.uploads.mkdir(parents=True)
-    desk.folder_of(desk.uploads, "a").symlink_to(victim)
+    demo = DemoServer(tmp_path / "demo")
+    demo.uploads.mkdir(parents=True)
+    demo.folder_of(demo.uploads, "a").symlink_to(victim)
     with pytest.raises(InputError, match="own folder"):
-        desk.close("a")
+        demo.close("a")
     with pytest.raises(InputError, match="own folder"):
         inside(tmp_path, tmp_path)
     with pytest.raises(InputError, match="own folder"):
-        admitted(tmp_path / "..", tmp_path / "tab", Limits())
+        accept_upload(tmp_path / "..", tmp_path / "tab", Limits())
 
 
 def test_a_tab_sends_so_many_videos_and_no_more(tmp_path):
-    desk = Desk(tmp_path / "desk", Limits(uploads_of_tab=2))
+    demo = DemoServer(tmp_path / "demo", Limits(uploads_of_tab=2))
     for number in range(3):
         path = tmp_path / f"{number}.mp4"
         write(path, CLIP.frames, 12.0)
         if number < 2:
-            desk.take_upload(path, "a")
+            demo.open_upload(path, "a")
     with pytest.raises(InputError, match="2 videos"):
-        desk.take_upload(path, "a")
-    desk.take_upload(path, "b")
+        demo.open_upload(path, "a")
+    demo.open_upload(path, "b")
 
 
 def test_all_tabs_together_send_so_many_videos_and_no_more(monkeypatch):

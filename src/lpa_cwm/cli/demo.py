@@ -32,7 +32,7 @@ class Demo:
             os.environ["GRADIO_TEMP_DIR"] = str(Path(folder) / "cache")
             os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
             need("gradio", "demo")
-            from lpa_cwm.page.desk import Desk
-            from lpa_cwm.page.page import serve
+            from lpa_cwm.page.app import serve
+            from lpa_cwm.page.server import DemoServer
 
-            serve(Desk(Path(folder)), self.host, self.port, self.share, self.show)
+            serve(DemoServer(Path(folder)), self.host, self.port, self.share, self.show)

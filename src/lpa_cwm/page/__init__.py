@@ -1,1 +1,1 @@
-"""The page of `lpa-cwm demo`: click points, follow them, see why each was believed to be where it is."""
+"""The page of `lpa-cwm page`: click points, track them, see why the tracker answered as it did."""

@@ -1,6 +1,7 @@
-"""Checks of requests before Gradio sees them: where they are addressed, where they come from, how much they upload."""
+"""Checks of requests before Gradio: host, origin, size of uploads; errors become short answers."""
 
 import ipaddress
+import logging
 import socket
 import time
 from collections import deque
@@ -9,10 +10,11 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lpa_cwm.page.upload import Limits
 
+logger = logging.getLogger(__name__)
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 TUNNEL = ".gradio.live"
@@ -86,11 +88,29 @@ class Guard:
         """Pass a request on or refuse it."""
         refusal = self.refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
-            await self.app(scope, receive, send)
+            await self.forward(scope, receive, send)
         elif scope["type"] == "http":
             await refusal(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; an exception becomes one line in the log and, if nothing was sent, status 500."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception as error:
+            if scope["type"] not in ("http", "websocket"):
+                raise
+            logger.warning("a request to %r failed: %s", scope["path"], type(error).__name__)
+            if not started and scope["type"] == "http":
+                await PlainTextResponse("The page could not answer this request.", 500)(scope, receive, send)
 
     def refusal(self, scope: Scope) -> PlainTextResponse | None:
         """Return what is wrong with a request."""

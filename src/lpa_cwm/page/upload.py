@@ -1,4 +1,4 @@
-"""Videos from strangers: checked before they are decoded, kept in a folder of their tab."""
+"""Videos from the browser: checked before they are decoded, kept in a folder of their tab."""
 
 import shutil
 from contextlib import AbstractContextManager
@@ -14,30 +14,35 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW
-from lpa_cwm.io.video import open_input, read
+from lpa_cwm.io.video import LazyFrames, VideoFile, open_input
 from lpa_cwm.types import Clip, Frames
+
+KEPT_BYTES = 32 * 1024**2
+"""Decoded frames that one tab keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the page takes; `lpa-cwm track` has no such limits."""
+    """Limits of the page; `lpa-cwm track` has none of them."""
 
     megabytes: int = 200
     frames: int = 600
     pixels: int = 3840 * 2160
-    """Of one frame."""
+    """Pixels of one frame."""
     decoded: int = 600 * 1920 * 1080
     """Pixels of all frames together."""
     uploads: int = 40
-    """Of all tabs in ten minutes, the time for which Gradio keeps a file."""
+    """Uploads of all tabs in ten minutes, the time for which Gradio keeps a file."""
     uploads_of_tab: int = 20
+    tabs: int = 64
+    """Tabs whose clips are open; one more closes the oldest."""
 
 
-class Guarded:
-    """The first frames of a clip, decoded for one thread at a time: a file has one position."""
+class LockedFrames:
+    """The first frames of a clip, decoded by one thread at a time, because a video file has one position."""
 
     def __init__(self, frames: Frames, count: int, lock: AbstractContextManager | None = None) -> None:
-        self._frames = frames
+        self._frames: Frames | None = frames
         self._count = count
         self._lock = lock or Lock()
 
@@ -48,64 +53,75 @@ class Guarded:
         if not 0 <= index < self._count:
             raise IndexError(f"frame {index} of a clip of {self._count} frames")
         with self._lock:
-            return self._frames[index]
+            return self._open()[index]
 
-    def until(self, count: int) -> "Guarded":
+    def until(self, count: int) -> "LockedFrames":
         """Fewer frames behind the same lock."""
-        return Guarded(self._frames, min(count, self._count), self._lock)
+        return LockedFrames(self._open(), min(count, self._count), self._lock)
+
+    def close(self) -> None:
+        """Release the decoded frames and the file."""
+        self._frames = None
+
+    def _open(self) -> Frames:
+        if self._frames is None:
+            raise InputError("The page has closed this clip; reload the page in the browser.")
+        return self._frames
 
 
-def guarded(clip: Clip) -> Clip:
+def lock_clip(clip: Clip) -> Clip:
     """A clip that several threads may read."""
-    return Clip(Guarded(clip.frames, len(clip)), clip.name, clip.fps)
+    return Clip(LockedFrames(clip.frames, len(clip)), clip.name, clip.fps)
 
 
-def shortened(clip: Clip, count: int) -> Clip:
-    """The first frames of a guarded clip; what is drawn at random for them stays the same."""
-    assert isinstance(clip.frames, Guarded)
+def first_frames(clip: Clip, count: int) -> Clip:
+    """The first frames of a locked clip; the name, and so all random masks, stay the same."""
+    assert isinstance(clip.frames, LockedFrames)
     return Clip(clip.frames.until(count), clip.name, clip.fps)
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """Return a path that lies below a folder, links followed; refuse every other and the folder itself."""
+    """Return a path below a folder, links resolved; refuse any other path and the folder itself."""
     if folder.resolve() not in path.resolve().parents:
         raise InputError(f"{path.name!r} does not lie in the page's own folder; reload the page in the browser.")
     return path
 
 
-def admitted(upload: Path, folder: Path, limits: Limits) -> Clip:
-    """Move an uploaded file into the tab's folder and open it; what cannot be used is removed."""
-    place = inside(folder, folder / upload.name)
+def accept_upload(upload: Path, folder: Path, limits: Limits) -> Clip:
+    """Move an uploaded file into the tab's folder and open it; a file that cannot be used is removed."""
+    kept = inside(folder, folder / upload.name)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        shutil.move(upload, place)
-        return checked(place, limits)
+        shutil.move(upload, kept)
+        return open_checked(kept, limits)
     except InputError as error:
-        place.unlink(missing_ok=True)
-        # The user knows the name of the file, not where the page keeps it.
-        raise InputError(str(error).replace(str(place), place.name)) from error
+        kept.unlink(missing_ok=True)
+        # The user knows the name of the file, not the folder of the page.
+        raise InputError(str(error).replace(str(kept), kept.name)) from error
     except OSError as error:
         raise InputError(f"{upload.name} could not be kept ({error.strerror}); choose it again.") from error
 
 
-def checked(path: Path, limits: Limits) -> Clip:
-    """A clip within the limits; size and length are read from the headers before anything is decoded."""
+def open_checked(path: Path, limits: Limits) -> Clip:
+    """Open a clip within the limits; size and length are read from the header before anything is decoded."""
     megabytes = path.stat().st_size / 1e6
     if megabytes > limits.megabytes:
         raise InputError(
             f"{path.name} has {megabytes:.0f} MB; the page takes up to {limits.megabytes}; "
             "cut it, or use `lpa-cwm track`."
         )
-    check_size(path.name, *announced(path), limits)
-    clip = read(path)
-    check_size(path.name, clip.hw, len(clip), limits)
-    if len(clip) < 2:
-        raise InputError(f"{path.name} has one frame; following a point needs at least two; choose a video.")
-    return guarded(clip)
+    check_size(path.name, *probe_header(path), limits)
+    video = VideoFile(path)
+    height, width = video.decode(0).shape[-2:]
+    check_size(path.name, (height, width), len(video), limits)
+    if len(video) < 2:
+        raise InputError(f"{path.name} has one frame; tracking a point needs at least two; choose a video.")
+    kept = max(1, min(8, KEPT_BYTES // (3 * height * width)))
+    return lock_clip(Clip(LazyFrames(len(video), video.decode, kept), path.stem, video.fps))
 
 
 def check_size(name: str, hw: HW, frames: int, limits: Limits) -> None:
-    """Refuse what would take too long or too much memory."""
+    """Refuse a clip that would take too long or too much memory."""
     height, width = hw
     if width * height > limits.pixels:
         raise InputError(
@@ -123,8 +139,8 @@ def check_size(name: str, hw: HW, frames: int, limits: Limits) -> None:
         )
 
 
-def announced(path: Path) -> tuple[HW, int]:
-    """Size and number of frames by the headers; zeros where they do not tell."""
+def probe_header(path: Path) -> tuple[HW, int]:
+    """Size and number of frames by the header; zeros where it does not tell."""
     try:
         with open_input(path) as container:
             stream = container.streams.best("video")

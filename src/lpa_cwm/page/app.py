@@ -1,0 +1,369 @@
+"""The page's layout and wiring; the work is in `server`, `session` and `explain_panel`."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from lpa_cwm.config import ADJUDICATOR, WORLD
+from lpa_cwm.errors import InputError
+from lpa_cwm.io.overlay import enlargement
+from lpa_cwm.page import server as models
+from lpa_cwm.page.drawing import draw_frame, draw_results
+from lpa_cwm.page.elements import (
+    ASK,
+    COLORS,
+    HEAD,
+    SCALE,
+    TIPS,
+    SafeBlocks,
+    code_spans,
+    legend,
+    links,
+    progress_bar,
+    sentence,
+    sentences,
+    theme,
+    whole,
+)
+from lpa_cwm.page.explain_panel import Question, explain_point, render_panel
+from lpa_cwm.page.guard import Guard, Hosts
+from lpa_cwm.page.server import DemoServer, ResultFiles, RunOptions, Stopped, check_choice, check_world, title_of
+from lpa_cwm.page.session import Results, Session, add_grid, clear_points, click_point, undo
+from lpa_cwm.page.upload import inside
+
+STYLE = Path(__file__).with_name("page.css")
+PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+QUICK: dict[str, Any] = {**PRIVATE, "show_progress": "hidden"}
+
+
+class Page:
+    """The components, made section by section, then wired."""
+
+    def __init__(self, server: DemoServer) -> None:
+        self.server = server
+        with SafeBlocks(title="LPA-CWM", analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
+            self.session = gr.State(None)
+            self.results = gr.State(None)
+            gr.HTML(HEAD, elem_id="head")
+            with gr.Row(elem_id="choose", equal_height=False):
+                with gr.Column(scale=7, elem_classes="card"):
+                    self.build_frame()
+                with gr.Column(scale=4, min_width=320, elem_classes="card"):
+                    self.build_choices()
+            with gr.Column(visible=False, elem_id="tracks", elem_classes="card") as self.tracks:
+                self.build_tracks()
+            with gr.Column(elem_id="why", elem_classes="card"):
+                self.build_why()
+            self.wire_points()
+            self.wire_work()
+            self.blocks.unload(self.leave)
+
+    def build_frame(self) -> None:
+        """The frame to click on."""
+        gr.HTML("<h2>Points</h2>")
+        self.frame = gr.Image(
+            show_label=False, interactive=False, buttons=[], elem_id="frame", type="pil", format="jpeg", container=False
+        )
+        with gr.Row(equal_height=True, elem_id="under"):
+            self.slider = gr.Slider(0, 1, 0, step=1, label="Frame", elem_id="slider", scale=5, buttons=[])
+            self.grid = gr.Button("Grid", size="sm", min_width=64, elem_id="grid")
+            self.undo = gr.Button("Undo", size="sm", min_width=64, elem_id="undo")
+            self.clear = gr.Button("Clear", size="sm", min_width=64, elem_id="clear")
+        self.legend = gr.HTML(elem_id="legend")
+
+    def build_choices(self) -> None:
+        """The clip and how to track."""
+        gr.HTML("<h2>Track</h2>")
+        with gr.Row():
+            self.upload = gr.UploadButton("Open a video", file_types=["video"], size="sm", elem_id="upload")
+            self.bundled = gr.Button("Bundled clip", size="sm", elem_id="bundled")
+        self.about = gr.HTML(elem_id="about")
+        self.methods = gr.CheckboxGroup(label="Adjudicators, side by side", elem_id="methods")
+        gr.HTML(TIPS, elem_id="tips")
+        self.baselines = gr.Dropdown(
+            label="Baselines to compare with", elem_id="baselines", multiselect=True, filterable=False
+        )
+        self.world = gr.Dropdown(label="World model", elem_id="world", filterable=False)
+        self.last = gr.Slider(1, 2, 1, step=1, label="Track up to frame", elem_id="last", buttons=[])
+        self.absent = gr.HTML(elem_id="absent")
+        self.go = gr.Button("Track the points", variant="primary", elem_id="go")
+        self.stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
+        self.status = gr.HTML(elem_id="status")
+
+    def build_tracks(self) -> None:
+        """The results: a timeline to scrub, a video, links."""
+        gr.HTML("<h2>Tracks</h2>")
+        with gr.Row(equal_height=True, elem_id="show-what"):
+            self.shown_method = gr.Radio([], label="Method", elem_id="shown-method", scale=4)
+            choices = [(f"By {name}", name) for name in COLORS]
+            self.color = gr.Radio(choices, value="track", label="Color", elem_id="color", scale=3)
+            gr.HTML(SCALE, elem_id="scale")
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=1, min_width=320):
+                self.still = gr.Image(
+                    show_label=False, interactive=False, buttons=[], elem_id="still", type="pil", format="jpeg",
+                    container=False,
+                )  # fmt: skip
+                self.timeline = gr.Slider(0, 1, 0, step=1, label="Frame", elem_id="timeline", buttons=[])
+            with gr.Column(scale=1, min_width=320):
+                self.video = gr.Video(
+                    show_label=False, interactive=False, autoplay=True, loop=True, buttons=[], elem_id="video",
+                    container=False,
+                )  # fmt: skip
+        self.downloads = gr.HTML(elem_id="downloads")
+
+    def build_why(self) -> None:
+        """One point explained."""
+        gr.HTML("<h2>Why there?</h2>")
+        with gr.Row(equal_height=True, elem_id="ask"):
+            self.number = gr.Radio([], label="Point", elem_id="number", scale=3)
+            self.target = gr.Slider(1, 2, 1, step=1, label="Target frame", elem_id="target", scale=4, buttons=[])
+            self.method = gr.Radio([], label="Adjudicator", elem_id="method", scale=3)
+            self.ask = gr.Button("Show why", variant="primary", elem_id="show", scale=1, min_width=120)
+        self.panel = gr.HTML(ASK, elem_id="panel")
+
+    def wire_points(self) -> None:
+        """Events of the clip and the points."""
+        shown = [self.session, self.frame, self.legend, self.number]
+        self.opened_parts = [
+            *(*shown, self.slider, self.last, self.target, self.about, self.panel),
+            *(self.results, self.tracks, self.still, self.video, self.downloads, self.status),
+        ]
+        opened = self.opened_parts
+        offers = [self.methods, self.baselines, self.world, self.method, self.absent]
+        start = self.blocks.load(self.offer, None, offers, **QUICK)
+        start.then(self.take_bundled, [self.world], opened, **QUICK)
+        self.bundled.click(self.take_bundled, [self.world], opened, **QUICK)
+        self.upload.upload(self.take_upload, [self.upload], opened, show_progress_on=self.about, **PRIVATE)
+        self.world.input(self.change_world, [self.session, self.world], opened, **QUICK)
+        place = [self.session, self.slider]
+        self.slider.change(self.scrub, place, self.frame, trigger_mode="always_last", **QUICK)
+        self.frame.select(self.click, place, shown, trigger_mode="multiple", **QUICK)
+        self.grid.click(self.fill_grid, place, shown, **QUICK)
+        self.undo.click(self.take_back, place, shown, **QUICK)
+        self.clear.click(self.remove_all, place, shown, **QUICK)
+
+    def wire_work(self) -> None:
+        """Events that compute, and those of the results."""
+        work = [self.go, self.stop, self.status]
+        made = [self.results, self.tracks, self.shown_method, self.timeline, self.still, self.video, self.downloads]
+        chosen = [self.session, self.methods, self.baselines, self.world, self.last]
+        self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUICK)
+        self.stop.click(self.halt, None, None, queue=False, **QUICK)
+        wanted = [self.results, self.shown_method, self.timeline, self.color]
+        changes = [self.shown_method.input, self.timeline.change, self.color.input]
+        gr.on(changes, self.show_tracks, wanted, self.still, trigger_mode="always_last", **QUICK)
+        question = [self.session, self.number, self.target, self.method, self.world]
+        triggers = [self.ask.click, self.number.input, self.target.release, self.method.input]
+        gr.on(triggers, self.why, question, self.panel, trigger_mode="always_last", concurrency_limit=1, **PRIVATE)
+
+    def offer(self) -> tuple[Any, ...]:
+        """What can run here, looked up whenever the page is opened."""
+        adjudicators = models.runnable_adjudicators()
+        methods = [(title_of(name), name) for name in adjudicators]
+        worlds = models.runnable_worlds()
+        method = ADJUDICATOR if ADJUDICATOR in adjudicators else adjudicators[0]
+        said = "".join(f"<p>{code_spans(one)}</p>" for one in models.missing_models())
+        return (
+            gr.CheckboxGroup(choices=methods, value=[method]),
+            gr.Dropdown(choices=models.runnable_baselines(), value=[]),
+            gr.Dropdown(choices=worlds, value=WORLD if WORLD in worlds else worlds[0]),
+            gr.Radio(choices=methods, value=method),
+            said,
+        )
+
+    def take_bundled(self, world: str, request: gr.Request) -> tuple[Any, ...]:
+        """Open the bundled clip."""
+        with sentences():
+            return self.opened(self.server.open_bundled(world, tab_of(request)))
+
+    def take_upload(self, path: str, request: gr.Request) -> tuple[Any, ...]:
+        """Open an uploaded video."""
+        with sentences():
+            # Moved from where Gradio puts uploads, which is below the page's folder; nothing else is ever moved.
+            upload = inside(self.server.folder, Path(path))
+            return self.opened(self.server.open_upload(upload, tab_of(request)))
+
+    def change_world(self, session: Session | None, world: str, request: gr.Request) -> tuple[Any, ...]:
+        """Open the bundled clip of the world model; a video of the user stays open."""
+        with sentences():
+            check_choice(world, models.runnable_worlds(), "world model")
+            models.cached_world(world)
+            if session is not None and (not session.bundled or (session.clip.name == "toy") == (world == "toy")):
+                return (gr.skip(),) * len(self.opened_parts)
+            return self.opened(self.server.open_bundled(world, tab_of(request)))
+
+    def opened(self, session: Session) -> tuple[Any, ...]:
+        """Everything that depends on the clip; results of the former clip are cleared."""
+        clip, end = session.clip, len(session.clip) - 1
+        height, width = clip.hw
+        about = f"<b>{escape(clip.name)}</b> {len(clip)} frames, {width} × {height}, {clip.fps:g} per second"
+        sliders = (
+            gr.Slider(maximum=end, value=0),
+            gr.Slider(maximum=end, value=end),
+            gr.Slider(maximum=end, value=min(end, max(1, end // 2))),
+        )
+        no_results = (None, gr.Column(visible=False), None, None, "", "")
+        return (*self.shown(session, 0), *sliders, about, ASK, *no_results)
+
+    def shown(self, session: Session, frame: int) -> tuple[Any, ...]:
+        """Everything that depends on the points."""
+        numbers = [str(number) for number in range(len(session.points))]
+        choice = gr.Radio(choices=numbers, value=numbers[-1] if numbers else None)
+        return session, draw_frame(session.clip, frame, session.points), legend(session), choice
+
+    def scrub(self, session: Session | None, frame: Any) -> Any:
+        """Show another frame."""
+        with sentences():
+            known = present(session)
+            return draw_frame(known.clip, whole(frame, len(known.clip) - 1), known.points)
+
+    def click(self, session: Session | None, frame: Any, event: gr.SelectData) -> tuple[Any, ...]:
+        """Add or remove a point."""
+        with sentences():
+            known = present(session)
+            scale, number = enlargement(known.clip.hw), whole(frame, len(known.clip) - 1)
+            x, y = (float(place) / scale for place in event.index)
+            return self.shown(click_point(known, x, y, number), number)
+
+    def fill_grid(self, session: Session | None, frame: Any) -> tuple[Any, ...]:
+        """Add a grid of points."""
+        with sentences():
+            known = present(session)
+            number = whole(frame, len(known.clip) - 1)
+            return self.shown(add_grid(known, number), number)
+
+    def take_back(self, session: Session | None, frame: Any) -> tuple[Any, ...]:
+        """Undo the last change."""
+        with sentences():
+            known = present(session)
+            return self.shown(undo(known), whole(frame, len(known.clip) - 1))
+
+    def remove_all(self, session: Session | None, frame: Any) -> tuple[Any, ...]:
+        """Remove all points."""
+        with sentences():
+            known = present(session)
+            return self.shown(clear_points(known), whole(frame, len(known.clip) - 1))
+
+    def run(
+        self,
+        session: Session | None,
+        methods: list[str],
+        baselines: list[str],
+        world: str,
+        last: Any,
+        request: gr.Request,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Track in a thread and report progress; then show the results."""
+        begun, heard = time.monotonic(), deque([(0, 0)], maxlen=1)
+
+        def work() -> tuple[Results, ResultFiles]:
+            known = present(session)
+            chosen = [*(methods or []), *(baselines or [])]
+            for name in chosen:
+                check_choice(name, [*models.runnable_adjudicators(), *models.runnable_baselines()], "method")
+            options = RunOptions(chosen, world, whole(last, len(known.clip) - 1))
+            return self.server.run(known, options, tab_of(request), lambda *steps: heard.append(steps))
+
+        with ThreadPoolExecutor(1) as worker:
+            future = worker.submit(work)
+            while not future.done():
+                yield *self.state(True, progress_bar(*heard[-1], time.monotonic() - begun)), *(gr.skip(),) * 7
+                wait([future], timeout=0.3)
+        try:
+            yield *self.state(False, ""), *self.finished(*future.result())
+        except Stopped:
+            yield *self.state(False, '<p class="note">Stopped.</p>'), *(gr.skip(),) * 7
+        except Exception as error:
+            yield *self.state(False, f'<p class="refused">{sentence(error)}</p>'), *(gr.skip(),) * 7
+
+    def state(self, busy: bool, said: str) -> tuple[Any, ...]:
+        """The button that fits, and a line below it."""
+        return gr.Button(visible=not busy), gr.Button(visible=busy), said
+
+    def finished(self, results: Results, files: ResultFiles) -> tuple[Any, ...]:
+        """The results at their last frame."""
+        methods, end = list(results.tracks), len(results.clip) - 1
+        return (
+            results,
+            gr.Column(visible=True),
+            gr.Radio(choices=[(title_of(name), name) for name in methods], value=methods[0]),
+            gr.Slider(maximum=end, value=end),
+            draw_results(results, methods[0], end, by_confidence=False),
+            str(files.mp4),
+            links(files),
+        )
+
+    def show_tracks(self, results: Results | None, method: str, frame: Any, color: str) -> Any:
+        """Draw the tracks on a frame of the timeline."""
+        with sentences():
+            if results is None:
+                return None
+            check_choice(method, list(results.tracks), "method")
+            return draw_results(results, method, whole(frame, len(results.clip) - 1), color == "confidence")
+
+    def why(self, session: Session | None, number: Any, target: Any, method: str, world: str) -> Iterator[str]:
+        """The first pass at once; then, if there is one, the re-evaluation."""
+        with sentences():
+            known = present(session)
+            if number is None or not known.points:
+                raise InputError("There is no point to explain; click one on the frame first.")
+            check_world(known, world)
+            check_choice(method, models.runnable_adjudicators(), "method")
+            chosen, frame = whole(number, len(known.points) - 1), whole(target, len(known.clip) - 1)
+            question = Question(known.clip, known.points, chosen, frame, title_of(method))
+            tracker = models.cwm_tracker(method, world)
+            if tracker.config.passes > 0:
+                first = models.cwm_tracker(method, world, passes=0)
+                yield render_panel(question, explain_point(question, first, self.server.pairs), final=False)
+            yield render_panel(question, explain_point(question, tracker, self.server.pairs), final=True)
+
+    def halt(self, request: gr.Request) -> None:
+        """Stop the run."""
+        with sentences():
+            self.server.stop(tab_of(request))
+
+    def leave(self, request: gr.Request) -> None:
+        """Close the tab."""
+        with sentences():
+            self.server.close(tab_of(request))
+
+
+def present(session: Session | None) -> Session:
+    """The tab's session; a tab from before a restart of the page has none."""
+    if session is None:
+        raise InputError("The page was started anew; reload it in the browser.")
+    return session
+
+
+def tab_of(request: gr.Request) -> str:
+    """The name of the tab, which the browser chooses."""
+    return models.valid_tab(request.session_hash)
+
+
+def serve(server: DemoServer, host: str, port: int | None, share: bool, show: bool) -> None:
+    """Serve the page until interrupted."""
+    models.check_address(host, port)
+    server.results.mkdir(parents=True, exist_ok=True)
+    gr.set_static_paths([server.results])
+    models.cached_world(WORLD)
+    Page(server).blocks.queue(max_size=4 * server.limits.tabs).launch(
+        server_name=host,
+        server_port=port,
+        share=share,
+        inbrowser=show,
+        theme=theme(),
+        css_paths=[STYLE],
+        footer_links=[],
+        max_file_size=f"{server.limits.megabytes}mb",
+        ssr_mode=False,
+        show_error=False,
+        app_kwargs={"middleware": [Middleware(Guard, hosts=Hosts(host, share), limits=server.limits)]},
+    )
