@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm.datasets.movif import MoviClips, MoviPairs
-from lpa_cwm.datasets.point_pairs import MatchSampler
+from lpa_cwm.datasets.movif import MoviClips
+from lpa_cwm.datasets.point_pairs import PointPairSampler
 from lpa_cwm.synth.layered import Layered
 from lpa_cwm.synth.pairs import Stream
 from lpa_cwm.synth.video_pairs import NaturalVideo
@@ -35,8 +35,6 @@ class Pairs:
         yield Layered.of(self.photos, "train")
         if self.videos:
             yield NaturalVideo.of(self.videos, self.cache, "train")
-        if self.records:
-            yield MoviPairs(MoviClips.of(self.records, "train"))
 
     def speed(self, source, size):
         for index in range(self.warm):
@@ -76,8 +74,9 @@ def motion(examples, scale):
 
 def filtered(records):
     """What the correspondence filter keeps of all records."""
-    tallies = [tally for _, tally in MatchSampler(16).over(MoviClips.of(records, "train"))]
-    return "\n".join((f"correspondences of {len(tallies)} frame pairs:", str(sum(tallies[1:], tallies[0]))))
+    clips, sampler = MoviClips.of(records, "train"), PointPairSampler(16)
+    counts = [sampler(clips[i], t)[1] for i in range(len(clips)) for t in range(len(clips[i]) - 1)]
+    return "\n".join((f"correspondences of {len(counts)} frame pairs:", str(sum(counts[1:], counts[0]))))
 
 
 if __name__ == "__main__":

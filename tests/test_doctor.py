@@ -7,7 +7,7 @@ import pytest
 
 from lpa_cwm.cli import doctor
 from lpa_cwm.cli.main import main
-from lpa_cwm.datasets.fetch import DOWNLOADS
+from lpa_cwm.datasets.download import DOWNLOADS
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import pytest
 import torch
 from lpa_cwm.commands.cache import Cache
 from lpa_cwm.commands.doctor import benchmarks
-from lpa_cwm.data.kinetics_csv import clips_below
+from lpa_cwm.data import footage, video
+from lpa_cwm.data.kinetics_csv import find_clips
 from lpa_cwm.data.sim.assets import held
 from lpa_cwm.world.toy import ToyMotion, toy_clip
 from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
-from lpa_cwm.data import footage, video
 from lpa_cwm.datasets.movif import MoviClips, split_of
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation import predictions
@@ -88,7 +88,7 @@ READERS = {
     "TAP-Vid": (make_tapvid, lambda folder: load_dataset(folder).names),
     "predictions": (make_predictions, lambda folder: list(predictions.videos_in(folder))),
     "footage": (make_video, lambda folder: footage.gather(folder, folder / "cache", quiet=True)),
-    "Kinetics": (make_video, clips_below),
+    "Kinetics": (make_video, find_clips),
     "photographs": (make_pictures, lambda folder: Photographs.of(folder, "train").files),
     "assets": (make_pictures, lambda folder: held(folder, "*.png", "train")),
     "frames": (make_pictures, lambda folder: len(video.read(folder))),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from av.filter import Graph
 
-from lpa_cwm.datasets.kinetics_csv import resampled
+from lpa_cwm.datasets.kinetics_csv import frames_at_rate
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import VideoFile
@@ -45,7 +45,7 @@ def filtered(path, fps):
 def test_frames_are_those_of_ffmpegs_filter(tmp_path, fps):
     path = clip(tmp_path / "a.mp4", fps, t=47)
     video = VideoFile(path)
-    ours = [video.decode(index).float().mean().item() for index in resampled(video, 25)]
+    ours = [video.decode(index).float().mean().item() for index in frames_at_rate(video, 25)]
     theirs = filtered(path, 25)
     assert len(ours) == len(theirs)
     assert [round(level / 5) for level in ours] == [round(level / 5) for level in theirs]

@@ -1,14 +1,13 @@
-"""MOVi-F records: exact against a file of TensorFlow's, signs checked, pairs true."""
+"""MOVi-F records: exact against a file of TensorFlow's, flow signs checked."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lpa_cwm.cli.cache import Cache
-from lpa_cwm.datasets.movif import MoviClips, MoviPairs, check_signs, disagreement, read_clip, rounded_goals
-from lpa_cwm.datasets.tfrecord import Shard
+from lpa_cwm.datasets.movif import MoviClips, check_flow_sign, read_clip, round_trip_error, rounded_targets
+from lpa_cwm.datasets.tfrecord import RecordFile
 from lpa_cwm.errors import InputError
 from lpa_cwm.synth.pairs import split_of
 from movi_files import HIGH, LOW, drift, write
@@ -20,10 +19,10 @@ golden = pytest.mark.skipif(not GOLDEN.exists(), reason="the shared golden files
 
 @golden
 def test_a_file_written_by_tensorflow_is_read_exactly():
-    shard = Shard(GOLDEN / "movi_f-train.tfrecord-00000-of-00001")
+    records = RecordFile(GOLDEN / "movi_f-train.tfrecord-00000-of-00001")
     with np.load(GOLDEN / "movi_f_reference.npz") as reference:
-        for number in range(len(shard)):
-            clip = read_clip(shard, number)
+        for number in range(len(records)):
+            clip = read_clip(records, number)
             assert np.array_equal(clip.levels["forward"], reference["ff"][number])
             assert np.array_equal(clip.levels["backward"], reference["bf"][number])
             for t in range(24):
@@ -35,29 +34,29 @@ def test_a_file_written_by_tensorflow_is_read_exactly():
 
 @golden
 def test_flows_that_have_nothing_to_do_with_each_other_are_refused():
-    clip = read_clip(Shard(GOLDEN / "movi_f-train.tfrecord-00000-of-00001"), 0)
+    clip = read_clip(RecordFile(GOLDEN / "movi_f-train.tfrecord-00000-of-00001"), 0)
     with pytest.raises(InputError, match="does not belong to its forward flow"):
-        check_signs(clip, "golden")
+        check_flow_sign(clip, "golden")
 
 
 @pytest.mark.parametrize("side", [128, 256, 512])
 def test_flow_is_dx_dy_and_backward_flow_leads_back(tmp_path, side):
-    clip = read_clip(Shard(write(tmp_path / "a", drift((3.0, -5.0), side, frames=2))), 0)
+    clip = read_clip(RecordFile(write(tmp_path / "a", drift((3.0, -5.0), side, frames=2))), 0)
     assert (clip.size, len(clip), clip.name) == (side, 2, "7")
     assert np.allclose(clip.forward(0), (3, -5), atol=QUANTUM)
     assert np.allclose(clip.backward(1), (-3, 5), atol=QUANTUM)
-    check_signs(clip, "here")
+    check_flow_sign(clip, "here")
 
 
 def test_the_other_sign_is_refused_with_file_and_record(tmp_path):
     write(tmp_path / "x-train.tfrecord-0", drift((3.0, -5.0)), drift((3.0, -5.0), name="8", sign=-1))
     clips = [MoviClips.of(tmp_path, split) for split in {split_of("7"), split_of("8")}]
-    with pytest.raises(InputError, match=r"x-train.tfrecord-0, record 1: the backward flow is the other way round"):
+    with pytest.raises(InputError, match=r"x-train.tfrecord-0, record 1: the backward flow has the opposite sign"):
         [group[index] for group in clips for index in range(len(group))]
 
 
 def test_a_scene_that_stands_still_has_no_sign_to_check(tmp_path):
-    check_signs(read_clip(Shard(write(tmp_path / "a", drift((0.1, 0.0), sign=-1))), 0), "here")
+    check_flow_sign(read_clip(RecordFile(write(tmp_path / "a", drift((0.1, 0.0), sign=-1))), 0), "here")
 
 
 def test_counts_that_do_not_fit_are_refused(tmp_path):
@@ -68,16 +67,16 @@ def test_counts_that_do_not_fit_are_refused(tmp_path):
     features = {"forward_flow": flow, "backward_flow": flow[:-2], "video": [b"x"], "metadata/video_name": [b"1"]}
     ranges = {"metadata/forward_flow_range": bounds, "metadata/backward_flow_range": bounds}
     with pytest.raises(InputError, match="do not fit together"):
-        read_clip(Shard(write(tmp_path / "a", example({**features, **ranges}))), 0)
+        read_clip(RecordFile(write(tmp_path / "a", example({**features, **ranges}))), 0)
 
 
-def test_goals_and_disagreement_against_loops():
+def test_targets_and_round_trip_error_against_loops():
     rng = np.random.default_rng(0)
     forward, backward = (rng.normal(0, 3, (9, 9, 2)).astype(np.float32) for _ in range(2))
     forward[2, 3] = np.nan
     forward[4, 4, 1] = np.inf
-    goal, inside = rounded_goals(forward)
-    error = disagreement(forward, backward)
+    target, inside = rounded_targets(forward)
+    error = round_trip_error(forward, backward)
     for y in range(9):
         for x in range(9):
             dx, dy = forward[y, x]
@@ -85,18 +84,11 @@ def test_goals_and_disagreement_against_loops():
             column, row = (int(np.floor(x + 0.5 + dx)), int(np.floor(y + 0.5 + dy))) if fine else (-1, -1)
             assert inside[y, x] == (0 <= column < 9 and 0 <= row < 9)
             if inside[y, x]:
-                assert goal[y, x].tolist() == [column, row]
+                assert target[y, x].tolist() == [column, row]
                 expected = np.hypot(dx + backward[row, column, 0], dy + backward[row, column, 1])
                 assert error[y, x] == pytest.approx(expected, rel=1e-5)
             else:
                 assert np.isnan(error[y, x])
-
-
-@pytest.fixture
-def clips(tmp_path):
-    names = [str(number) for number in range(40) if split_of(str(number)) == "train"][:3]
-    write(tmp_path / "m-train.tfrecord-0", *(drift((6.0, -2.0), 64, name=name) for name in names))
-    return MoviClips.of(tmp_path, "train")
 
 
 def test_clips_are_split_by_the_name_of_their_video(tmp_path):
@@ -108,30 +100,8 @@ def test_clips_are_split_by_the_name_of_their_video(tmp_path):
         MoviClips.of(tmp_path, "train", "*.nothing")
 
 
-@pytest.mark.parametrize("size", [32, 64, 128])
-def test_pairs_have_the_flow_of_their_window(clips, size):
-    source = MoviPairs(clips)
-    scale = max(1.0, size / 64)
-    seen = set()
-    for index in range(12):
-        pair = source.pair(index, size)
-        assert pair.source.shape == (3, size, size)
-        dx, dy = pair.flow[:, size // 2, size // 2].tolist()
-        assert abs(dx) == pytest.approx(6 * scale, abs=0.01)
-        assert dy == pytest.approx(-dx / 3, abs=0.01)
-        inside = torch.zeros(size, size)
-        columns, rows = (round(abs(6 * scale)), round(abs(2 * scale)))
-        across = slice(0, size - columns) if dx > 0 else slice(columns, size)
-        down = slice(rows, size) if dy < 0 else slice(0, size - rows)
-        inside[down, across] = 1
-        assert (pair.visible.float() - inside).abs().mean() < 0.05
-        seen.add(dx > 0)
-        assert torch.equal(source.pair(index, size).source, pair.source)
-    assert seen == {True, False}
-
-
 def test_the_cache_leaves_official_validation_shards_out(tmp_path):
     train = [str(number) for number in range(40) if split_of(str(number)) == "train"]
-    for shard, name in (("train", train[0]), ("validation", train[1])):
-        write(tmp_path / f"movi_f-{shard}.tfrecord-00000-of-00001", drift((2.0, 1.0), 64, name=name))
+    for records, name in (("train", train[0]), ("validation", train[1])):
+        write(tmp_path / f"movi_f-{records}.tfrecord-00000-of-00001", drift((2.0, 1.0), 64, name=name))
     assert list(Cache(tmp_path, out=tmp_path / "out").source().videos) == [train[0]]

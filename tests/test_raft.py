@@ -14,7 +14,7 @@ from lpa_cwm.baselines.pairwise import RangeMapOcclusion, splat_count
 from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, ConvGru, CorrelationPyramid, Raft, RaftFlow, upsample_convex
 from lpa_cwm.baselines.raft_weights import load_raft, rename_torchvision, variant_of
 from lpa_cwm.baselines.registry import get_baseline
-from lpa_cwm.datasets.fetch import RAFT
+from lpa_cwm.datasets.download import RAFT
 from lpa_cwm.types import Clip, Queries
 
 SHARED = Path(__file__).parents[2] / "shared"

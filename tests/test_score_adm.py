@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lpa_cwm.adjudicators.score_models import TIME, adm, noise_std
-from lpa_cwm.datasets.fetch import Download
+from lpa_cwm.datasets.download import Download
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.registry import load_score_model

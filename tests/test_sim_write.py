@@ -17,7 +17,7 @@ from lpa_cwm import sharding
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.datasets.tfrecord import Shard
+from lpa_cwm.datasets.tfrecord import RecordFile
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator import recipe as recipes
 from lpa_cwm.simulator.assets import Assets
@@ -66,7 +66,7 @@ def test_features_come_back(tmp_path):
     features = {"a": np.array([0, 5, 70000]), "b": np.array([0.5, -2.0]), "c": [b"x", b"", b"yz"]}
     path = tmp_path / "file.tfrecord"
     write_records(path, iter([example(features), example({"a": np.array([3])})]))
-    shard = Shard(path)
+    shard = RecordFile(path)
     assert len(shard) == 2
     found = shard.features(0, ("a", "b", "c"))
     assert found["a"].tolist() == [0, 5, 70000]
@@ -112,8 +112,8 @@ def all_of(folder, side):
 def test_records_have_the_keys_and_types_of_movi_f(folder):
     if not GOLDEN.exists():
         pytest.skip("the golden record is not on this machine")
-    golden, own = Shard(GOLDEN), Shard(sorted(folder.glob("*tfrecord*"))[0])
-    names = [name for name in ALL_KEYS if len(golden.glance(0, name))]
+    golden, own = RecordFile(GOLDEN), RecordFile(sorted(folder.glob("*tfrecord*"))[0])
+    names = [name for name in ALL_KEYS if len(golden.peek(0, name))]
     assert len(names) > 20
     real, made = golden.features(0, names), own.features(0, names)
     for name in names:
@@ -127,7 +127,7 @@ def test_records_have_the_keys_and_types_of_movi_f(folder):
 def test_object_coordinates_boxes_and_camera_lead_back_to_the_pixel(series, folder):
     """As TAP-Vid-Kubric makes its tracks: box corners give the pose, the camera the place in the frame."""
     wanted = ("object_coordinates", "segmentations", "instances/bboxes_3d", "camera/positions", "camera/quaternions")
-    found = Shard(series.path(folder, 0, "movi")).features(0, (*wanted, "instances/visibility"))
+    found = RecordFile(series.path(folder, 0, "movi")).features(0, (*wanted, "instances/visibility"))
     frame, size, frames = 3, 48, 6
     data = bytes(found["object_coordinates"][frame])
     length = struct.unpack(">I", data[33:37])[0]
@@ -150,7 +150,7 @@ def test_object_coordinates_boxes_and_camera_lead_back_to_the_pixel(series, fold
 
 
 def test_work_is_shared_out_and_goes_on_where_it_stopped(series, folder, tmp_path):
-    first = produce(series, tmp_path, "movi", sharding.Shard(2, 2))
+    first = produce(series, tmp_path, "movi", sharding.RecordFile(2, 2))
     assert [path.name for path in first] == ["sim_tiny_48-train.tfrecord-00001-of-00002"]
     assert first[0].read_bytes() == (folder / first[0].name).read_bytes()
     before = first[0].stat().st_mtime_ns

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpa_cwm.datasets.tfrecord import Shard, varint, varints
+from lpa_cwm.datasets.tfrecord import RecordFile, varint, varints
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.record import example
 from movi_files import write
@@ -47,22 +47,22 @@ def shard(tmp_path):
 
 
 def test_features_come_back_as_they_were(shard):
-    read = Shard(shard)
+    read = RecordFile(shard)
     assert len(read) == 3
     found = read.features(1, [*FEATURES, "number"])
     assert found["names"] == FEATURES["names"]
     for name in ("floats", "integers", "nothing"):
         assert np.array_equal(found[name], FEATURES[name])
-    assert [read.glance(n, "number")[0] for n in range(3)] == [0, 1, 2]
+    assert [read.peek(n, "number")[0] for n in range(3)] == [0, 1, 2]
 
 
 def test_only_what_is_wanted_is_decoded(shard):
-    assert set(Shard(shard).features(0, ["floats"])) == {"floats"}
+    assert set(RecordFile(shard).features(0, ["floats"])) == {"floats"}
 
 
 def test_a_missing_feature_is_named(shard):
     with pytest.raises(InputError, match=r"some.tfrecord, record 2: it has no depth, video"):
-        Shard(shard).features(2, ["video", "depth", "floats"])
+        RecordFile(shard).features(2, ["video", "depth", "floats"])
 
 
 def damaged(path, change):
@@ -78,14 +78,14 @@ def test_a_file_cut_short_is_named_with_its_record(shard):
     for lost, record in ((1, 2), (each - 12, 2), (each - 5, 2), (each + 3, 1), (2 * each + 20, 0)):
         shard.write_bytes(whole[:-lost])
         with pytest.raises(InputError, match=rf"some.tfrecord, record {record}: the file ends after"):
-            Shard(shard)
+            RecordFile(shard)
     shard.write_bytes(whole[:-each])
-    assert len(Shard(shard)) == 2
+    assert len(RecordFile(shard)) == 2
 
 
 def test_a_changed_byte_is_found_and_other_records_remain(shard):
     each = shard.stat().st_size // 3
-    read = Shard(damaged(shard, lambda data: data.__setitem__(each + 40, data[each + 40] ^ 1)))
+    read = RecordFile(damaged(shard, lambda data: data.__setitem__(each + 40, data[each + 40] ^ 1)))
     with pytest.raises(InputError, match=r"some.tfrecord, record 1: its checksum"):
         read.features(1, ["floats"])
     assert np.array_equal(read.features(2, ["floats"])["floats"], FEATURES["floats"])
@@ -93,12 +93,12 @@ def test_a_changed_byte_is_found_and_other_records_remain(shard):
 
 def test_a_changed_length_is_found(shard):
     with pytest.raises(InputError, match=r"record 0: the checksum of its length"):
-        Shard(damaged(shard, lambda data: data.__setitem__(0, data[0] ^ 1)))
+        RecordFile(damaged(shard, lambda data: data.__setitem__(0, data[0] ^ 1)))
 
 
 def test_what_is_no_example_and_what_is_no_file(tmp_path):
     path = write(tmp_path / "odd.tfrecord", b"\x0d\x01\x02\x03\x04")
     with pytest.raises(InputError, match=r"record 0: it is not a tf.train.Example"):
-        Shard(path).features(0, ["video"])
+        RecordFile(path).features(0, ["video"])
     with pytest.raises(InputError, match="missing or empty"):
-        Shard(tmp_path / "none.tfrecord")
+        RecordFile(tmp_path / "none.tfrecord")

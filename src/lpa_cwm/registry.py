@@ -174,7 +174,7 @@ def _compact_score(device: str) -> "ScoreModel":
 
 def _adm(device: str) -> "ScoreModel":
     from lpa_cwm.adjudicators.score_models.adm import load_adm
-    from lpa_cwm.datasets.fetch import ADM
+    from lpa_cwm.datasets.download import ADM
 
     return load_adm(ADM.path(next(iter(ADM.paths()))), half=not device.startswith("cpu"))
 

@@ -15,8 +15,7 @@ from lpa_cwm.baselines.pairwise import Flow, ForwardBackward, PairwiseTracker, V
 from lpa_cwm.baselines.raft import LARGE, SMALL, RaftFlow, RaftVariant
 from lpa_cwm.baselines.raft_weights import load_raft
 from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerFlow, WorkerTracker
-from lpa_cwm.datasets.download import sha256_of
-from lpa_cwm.datasets.fetch import OPT_CWM, RAFT, RAFT_THINGS
+from lpa_cwm.datasets.download import OPT_CWM, RAFT, RAFT_THINGS, sha256_of
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import cache_dir, data_files
 from lpa_cwm.protocols import Tracker

@@ -69,7 +69,7 @@ class Cache:
             return
         print(f"{groups} groups of {len(videos)} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
         if isinstance(source, RecordCorrespondences):
-            print(f"pixels of their frame pairs:\n{source.tally(videos)}")
+            print(f"pixels of their frame pairs:\n{source.filter_counts(videos)}")
         print(self.out)
 
     def settings(self) -> dict[str, Any]:

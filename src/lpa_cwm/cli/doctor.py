@@ -179,7 +179,7 @@ def shipped_weights() -> Iterator[Finding]:
 
 def fetched_weights() -> Iterator[Finding]:
     """Files that others publish, in the cache."""
-    from lpa_cwm.datasets.fetch import DOWNLOADS
+    from lpa_cwm.datasets.download import DOWNLOADS
 
     for parcel in DOWNLOADS.values():
         hashes = dict(zip(parcel.paths(), parcel.origin.hashes.values(), strict=True))

@@ -20,7 +20,7 @@ class Fetch:
 
     def run(self) -> None:
         """Fetch one after the other and print where the files are."""
-        from lpa_cwm.datasets.fetch import DOWNLOADS
+        from lpa_cwm.datasets.download import DOWNLOADS
 
         if not self.names:
             offered = [{"name": one.name, "what": one.what, "license": one.license} for one in DOWNLOADS.values()]

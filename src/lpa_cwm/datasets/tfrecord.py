@@ -1,7 +1,7 @@
-"""TFRecord files of tf.train.Example, read without TensorFlow.
+"""Reader of TFRecord files of tf.train.Example, without TensorFlow.
 
-A file is mapped into memory and a record's features are found by skipping from one to the next, so that what is not
-asked for is never read. Every length and every record that is handed out has its checksum verified.
+A file is mapped into memory; features that are not requested are skipped. The checksums of all lengths and of every
+returned record are verified.
 """
 
 import mmap
@@ -22,12 +22,12 @@ VARINT, LENGTH_DELIMITED = 0, 2
 
 
 def masked_crc(crc: int) -> int:
-    """A CRC-32C as TFRecord stores it: rotated, and moved by a constant."""
+    """CRC-32C as TFRecord stores it: rotated, plus a constant."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """One number in protobuf's base-128 code, and the place after it."""
+    """Decode one protobuf base-128 varint; returns the value and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -38,7 +38,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def varints(data: UInt8[np.ndarray, "k"]) -> Int64[np.ndarray, "n"]:
-    """All numbers of a packed list at once."""
+    """Decode all varints of a packed list."""
     ends = np.flatnonzero(data < 128)
     starts = np.concatenate(([0], ends + 1))[:-1]
     values = (data[starts] & 127).astype(np.uint64)
@@ -52,7 +52,7 @@ def varints(data: UInt8[np.ndarray, "k"]) -> Int64[np.ndarray, "n"]:
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Number and content of each field of a protobuf message; only the kinds that an Example uses are understood."""
+    """Number and content of each field of a protobuf message; only wire types of tf.train.Example are supported."""
     at = 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -67,7 +67,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 
 def messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields that are themselves messages, strings or packed lists."""
+    """The length-delimited fields: messages, strings and packed lists."""
     return ((number, value) for number, value in fields(data) if isinstance(value, memoryview))
 
 
@@ -93,13 +93,13 @@ def entries(example: memoryview) -> Iterator[tuple[str, memoryview]]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a record's content lies in its file."""
+    """Start and stop of a record's content in its file."""
 
     start: int
     stop: int
 
 
-class Shard:
+class RecordFile:
     """One TFRecord file."""
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class Shard:
         return len(self._spans)
 
     def __getitem__(self, number: int) -> memoryview:
-        """The content of a record, checked."""
+        """Content of a record, with verified checksum."""
         span = self._spans[number]
         content = self._data[span.start : span.stop]
         (stored,) = struct.unpack_from("<I", self._data, span.stop)
@@ -124,15 +124,15 @@ class Shard:
         return content
 
     def features(self, number: int, wanted: Collection[str]) -> dict[str, Feature]:
-        """Some of a record's features; all of them must be there."""
+        """The requested features of a record; a missing feature is an error."""
         found = self._pick(number, self[number], wanted)
         missing = sorted(set(wanted) - set(found))
         if missing:
             raise self._damaged(number, f"it has no {', '.join(missing)}")
         return found
 
-    def glance(self, number: int, wanted: str) -> Feature:
-        """One feature, without reading the record for its checksum; empty if it is not there."""
+    def peek(self, number: int, wanted: str) -> Feature:
+        """One feature without verifying the checksum; empty if the record has none."""
         span = self._spans[number]
         return self._pick(number, self._data[span.start : span.stop], (wanted,)).get(wanted, [])
 
@@ -143,7 +143,7 @@ class Shard:
             raise self._damaged(number, f"it is not a tf.train.Example ({error})") from error
 
     def _walk(self) -> Iterator[Span]:
-        """The records from first to last, each length checked against its checksum and the file's end."""
+        """Index the records; each length is checked against its checksum and the end of the file."""
         at, number, size = 0, 0, len(self._data)
         while at < size:
             if at + HEADER > size:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.datasets.movif import MoviClips
-from lpa_cwm.datasets.point_pairs import Matches, MatchSampler, Tally
+from lpa_cwm.datasets.point_pairs import FilterCounts, PointPairs, PointPairSampler
 from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
@@ -115,19 +115,21 @@ class RecordCorrespondences:
     def videos(self) -> Sequence[str]:
         return [entry.name for entry in self.clips.entries]
 
-    def matches(self, video: int) -> Iterator[tuple[Matches, Tally]]:
+    def matches(self, video: int) -> Iterator[tuple[PointPairs, FilterCounts]]:
         """Keyed frames of one video: the points drawn, and the verdicts on all pixels."""
         clip = self.clips[video]
         order = torch.randperm(len(clip) - 1, generator=generator("frames", self.videos[video]))
-        return (MatchSampler(self.queries)(clip, start) for start in order[: self.pairs].sort().values.tolist())
+        return (PointPairSampler(self.queries)(clip, start) for start in order[: self.pairs].sort().values.tolist())
 
     def of(self, video: int) -> Iterator[Correspondence]:
         """Those frame pairs of one video in which a pixel passed."""
         for found, _ in self.matches(video):
             if len(found.xy):
                 identity = (found.clip, found.frame, found.frame + 1)
-                yield Correspondence(found.source, found.target, found.xy, found.goal, identity)
+                yield Correspondence(found.source, found.target, found.xy, found.target_xy, identity)
 
-    def tally(self, videos: Iterable[int]) -> Tally:
+    def filter_counts(self, videos: Iterable[int]) -> FilterCounts:
         """What the filter made of all pixels of the frame pairs of some videos."""
-        return sum((tally for video in videos for _, tally in self.matches(video)), Tally(Counter()))
+        return sum(
+            (filter_counts for video in videos for _, filter_counts in self.matches(video)), FilterCounts(Counter())
+        )
