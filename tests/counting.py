@@ -1,13 +1,13 @@
-"""A world model that counts what it is asked."""
+"""A world model that counts the masks it is asked to predict under."""
 
 from dataclasses import dataclass, field
 
-from lpa_cwm.worlds.wrapped import Wrapped
+from lpa_cwm.worlds.toy import ToyWorld
 
 
 @dataclass(frozen=True)
-class Counting(Wrapped):
-    """Notes how many masks it was asked to imagine, call by call."""
+class CountingWorld(ToyWorld):
+    """Records the number of masks of each `imagine` call."""
 
     masks: list[int] = field(default_factory=list)
 

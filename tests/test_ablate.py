@@ -6,7 +6,7 @@ import pytest
 import torch
 from lpa_cwm.worlds.remember import Remembering
 
-from counting import Counting
+from counting import CountingWorld
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
@@ -14,7 +14,7 @@ from lpa_cwm.evaluation.variants import VARIANTS
 from lpa_cwm.tracker import CwmTracker, track_together
 from lpa_cwm.training.feature_cache import cache
 from lpa_cwm.types import Grid
-from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 from tapvid_files import entries, save
 from test_lpa_training import job
 
@@ -26,7 +26,7 @@ def first(pair, candidates):
 @pytest.mark.parametrize("passes", [0, 1])
 def test_together_they_answer_as_each_alone_and_ask_less(passes):
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 3, (64, 64))
-    world = Counting(ToyWorld(size=64, sigma=2.0, error=5.0, wrong=0.4))
+    world = CountingWorld(size=64, sigma=2.0, error=5.0, wrong=0.4)
     remembering = Remembering(world)
     settings = [
         (uniform, TrackerConfig(passes=passes)),

@@ -6,13 +6,20 @@ from hypothesis import strategies as st
 
 from lpa_cwm.geometry import (
     Crop,
+    axis_centers,
+    bilinear_neighbors,
     center_of,
     center_of_flat,
+    centered_grid,
+    clamp_to_centers,
+    from_sampler,
     index_of,
     inside,
+    patch_centers,
     patch_of,
     pixel_centers,
     rescale,
+    to_continuous_index,
     to_sampler,
 )
 
@@ -43,7 +50,7 @@ def test_views_round_trip_and_stay_inside(hw, u, v, shrink, data):
     assert 0 <= view.x <= hw[1] - side
     assert 0 <= view.y <= hw[0] - side
     torch.testing.assert_close(view.to_frame(view.to_crop(xy)), xy)
-    assert inside(view.to_crop(index_of(xy, hw).double() + 0.5), (256, 256))
+    assert inside(view.to_crop(center_of(index_of(xy, hw)).double()), (256, 256))
 
 
 def test_the_corner_of_a_frame_is_the_corner_of_the_full_view():
@@ -63,3 +70,29 @@ def test_points_outside():
     points = torch.tensor([[0.0, 0.0], [4.0, 1.0], [-0.1, 1.0], [float("nan"), 1.0], [3.9, 2.9]])
     assert inside(points, (3, 4)).tolist() == [True, False, False, False, True]
     assert patch_of(torch.tensor([17.0, 7.9]), (32, 32), 8).tolist() == [2, 0]
+
+
+@given(sizes, unit, unit)
+def test_sampler_coordinates_round_trip(hw, u, v):
+    xy = torch.tensor([u * hw[1], v * hw[0]], dtype=torch.float64)
+    torch.testing.assert_close(from_sampler(to_sampler(xy, hw), hw), xy)
+
+
+@given(sizes, st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
+def test_bilinear_weights_of_clamped_points_give_the_sampled_value(hw, u, v):
+    image = torch.rand(hw, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    xy = torch.tensor([u * hw[1], v * hw[0]], dtype=torch.float64)
+    before, fraction = bilinear_neighbors(clamp_to_centers(xy, hw))
+    (x0, y0), (x1, y1) = (index_of(point, hw).tolist() for point in (before, before + 1))
+    upper, lower = (image[y, x0] + fraction[0] * (image[y, x1] - image[y, x0]) for y in (y0, y1))
+    grid = to_sampler(xy, hw)[None, None, None]
+    expected = torch.nn.functional.grid_sample(image[None, None], grid, padding_mode="border", align_corners=False)
+    torch.testing.assert_close(upper + fraction[1] * (lower - upper), expected[0, 0, 0, 0])
+
+
+def test_grids_of_centers_agree():
+    centers = pixel_centers((3, 5))
+    assert axis_centers(0, 5).tolist() == centers[0, :, 0].tolist()
+    assert to_continuous_index(centers[2, 4]).tolist() == [4.0, 2.0]
+    assert centered_grid(3).view(3, 3, 2)[1, 1].tolist() == [0.0, 0.0]
+    assert patch_centers((16, 24), 8).tolist() == [[4, 4], [12, 4], [20, 4], [4, 12], [12, 12], [20, 12]]

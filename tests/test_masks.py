@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.masks import hide, jointly, neighborhood, pooled, random_masks, separate, shared, together
+from lpa_cwm.masks import (
+    hide,
+    joint_group_size,
+    joint_plan,
+    mask_of,
+    mask_pixels,
+    neighborhood,
+    per_query_plan,
+    random_masks,
+    shared_plan,
+)
 
 
 def test_921_of_1024_patches_are_hidden():
@@ -41,55 +51,42 @@ def test_hiding_more_than_a_mask_can_is_refused():
 
 
 def test_joint_masks_hide_the_neighborhoods_of_their_queries_and_later_queries_change_nothing():
-    most = together(1024)
+    most = joint_group_size(1024)
     around = neighborhood(torch.rand(2 * most + 3, 2) * 256, 256, 8)
-    plan = jointly(around, 10, "random", "j")
+    plan = joint_plan(around, 10, "random", "j")
     assert len(plan.hidden) == 30
     assert (plan.used.sum(1) == 10).all()
     assert (plan.hidden.sum(1) == 921).all()
     for masks, users in plan.groups():
         assert len(users) <= most
         assert (plan.hidden[masks] | ~around[users].any(0)).all()
-    fewer = jointly(around[:most], 10, "random", "j")
+    fewer = joint_plan(around[:most], 10, "random", "j")
     assert torch.equal(fewer.hidden, plan.hidden[:10])
 
 
-def test_a_query_takes_the_first_masks_of_the_pool_that_hide_its_neighborhood():
-    around = neighborhood(torch.rand(6, 2) * 256, 256, 8)
-    plan = pooled(around, 10, "d")
-    sequence = random_masks(200, 1024, "d")
-    for near, used in zip(around, plan.used, strict=True):
-        fitting = sequence[(sequence | ~near).all(1)][:10]
-        assert torch.equal(plan.hidden[used], fitting)
+def test_edited_masks_prefer_no_patch_outside_the_neighborhood():
+    """All hide 921 patches with the neighborhood among them; every other patch is equally often visible."""
+    near = neighborhood(torch.tensor([[100.0, 60.0]]), 256, 8)[0]
+    often = (~hide(random_masks(400, 1024, "g"), near, "random", "g")).float().mean(0)
+    assert often[near].max() == 0
+    others = often[~near]
+    assert abs(others.mean() - 103 / 1015) < 1e-6
+    # The standard deviation of a binomial proportion; systematic preference for any patch would widen it.
+    assert abs(others.std() - (0.1015 * 0.8985 / 400) ** 0.5) < 0.002
 
 
-def test_what_a_query_gets_from_the_pool_does_not_depend_on_the_others():
-    around = neighborhood(torch.rand(5, 2) * 256, 256, 8)
-    together = pooled(around, 10, "e")
-    for row in range(5):
-        alone = pooled(around[row : row + 1], 10, "e")
-        assert torch.equal(together.hidden[together.used[row]], alone.hidden)
-
-
-def test_the_pool_has_the_distribution_of_edited_masks():
-    """Both hide 921 patches with the neighborhood among them; every other patch is equally often visible."""
-    near = neighborhood(torch.tensor([[100.0, 60.0]]), 256, 8)
-    chosen = pooled(near, 400, "f").hidden
-    edited = hide(random_masks(400, 1024, "g"), near[0], "random", "g")
-    for masks in (chosen, edited):
-        often = (~masks).float().mean(0)
-        assert often[near[0]].max() == 0
-        others = often[~near[0]]
-        assert abs(others.mean() - 103 / 1015) < 1e-6
-        # A binomial share has this standard deviation; systematic preference for any patch would widen it.
-        assert abs(others.std() - (0.1015 * 0.8985 / 400) ** 0.5) < 0.002
+def test_patches_become_masks_and_masks_become_pixels():
+    mask = mask_of(torch.tensor([[1, 3]]), 6)
+    assert mask.tolist() == [[False, True, False, True, False, False]]
+    pixels = mask_pixels(mask, 3, 2)
+    assert pixels[0].nonzero().tolist() == [[0, 2], [0, 3], [1, 2], [1, 3], [2, 0], [2, 1], [3, 0], [3, 1]]
 
 
 def test_groups_cover_every_use_once():
     for plan in (
-        shared(random_masks(4, 64, 1), 3),
-        separate([random_masks(4, 64, 2), random_masks(4, 64, 3)]),
-        pooled(neighborhood(torch.rand(3, 2) * 64, 64, 8), 4, 4),
+        shared_plan(random_masks(4, 64, 1), 3),
+        per_query_plan([random_masks(4, 64, 2), random_masks(4, 64, 3)]),
+        joint_plan(neighborhood(torch.rand(3, 2) * 64, 64, 8), 4, "random", 4),
     ):
         seen = torch.zeros_like(plan.used, dtype=torch.long)
         for masks, users in plan.groups():

@@ -1,7 +1,6 @@
 """Opt-CWM: equal to the plain arithmetic and to the official trace, whatever the batch, mask or grouping."""
 
 import argparse
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -10,9 +9,6 @@ from shutil import copyfile
 
 import pytest
 import torch
-from lpa_cwm.worlds.multiplex import JointWorldModel, Multiplexed
-from lpa_cwm.worlds.opt_cwm.generator import Generator, blot, place
-from lpa_cwm.worlds.opt_cwm.predictor import Architecture, Predictor
 from safetensors.torch import load_file
 
 from lpa_cwm.adjudicators.uniform import uniform
@@ -21,12 +17,26 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import index_of
 from lpa_cwm.protocols import Tracker, WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.worlds.opt_cwm.checkpoint import PUBLISHED, Ignored, enlarged, load, load_folder, load_published, save
+from lpa_cwm.worlds.opt_cwm.checkpoint import (
+    PUBLISHED,
+    UnusedKeys,
+    load,
+    load_folder,
+    load_published,
+    resize_positions,
+    save,
+)
+from lpa_cwm.worlds.opt_cwm.networks import (
+    Architecture,
+    PerturbationGenerator,
+    Predictor,
+    gaussian_perturbation,
+    paste,
+)
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +51,7 @@ golden = pytest.mark.skipif(not TRACE.exists(), reason="the official trace is no
 
 def random_world(architecture=TINY, batch=8):
     torch.manual_seed(0)
-    world = OptCwm(Predictor(architecture), Generator(architecture.dim), batch).eval()
+    world = OptCwm(Predictor(architecture), PerturbationGenerator(architecture.dim), batch).eval()
     with torch.no_grad():
         for parameter in world.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -60,8 +70,12 @@ def masks(count, patches=64, hidden=57, seed=2):
 POINTS = torch.tensor([[30.2, 41.9], [0.0, 63.9], [60.5, 2.5]])
 
 
+def observe(world, source, target):
+    return world.observe(world.describe(source), world.describe(target))
+
+
 def respond(world, hidden, xy=POINTS):
-    scene = world.observe(*frames(world.size))
+    scene = observe(world, *frames(world.size))
     return world.intervene(scene, world.imagine(scene, hidden), xy)
 
 
@@ -75,14 +89,13 @@ def plain(world, hidden, xy=POINTS):
 
 def test_sizes_are_the_published_ones():
     with torch.device("meta"):
-        predictor, generator = Predictor(Architecture()), Generator()
+        predictor, generator = Predictor(Architecture()), PerturbationGenerator()
     assert sum(p.numel() for p in predictor.parameters()) == 174_144_960
     assert sum(p.numel() for p in generator.parameters()) == 667_702
 
 
-def test_it_is_a_world_model_that_can_be_multiplexed():
+def test_it_is_a_world_model():
     assert isinstance(random_world(), WorldModel)
-    assert isinstance(random_world(), JointWorldModel)
 
 
 def test_responses_equal_the_plain_arithmetic():
@@ -121,7 +134,7 @@ def test_the_batch_changes_nothing(batch):
 
 def test_queries_and_masks_do_not_influence_each_other():
     world, hidden = random_world(), masks(3)
-    scene = world.observe(*frames())
+    scene = observe(world, *frames())
     factual = world.imagine(scene, hidden)
     together = world.intervene(scene, factual, POINTS)
     for row, point in enumerate(POINTS):
@@ -131,58 +144,17 @@ def test_queries_and_masks_do_not_influence_each_other():
         torch.testing.assert_close(alone[:, 0], together[:, column])
 
 
-def test_absent_points_change_nothing_and_a_group_of_none_responds_with_zero():
-    world, hidden = random_world(), masks(2)
-    scene = world.observe(*frames())
-    factual = world.imagine(scene, hidden)
-    xy = torch.full((2, 2, 3, 2), torch.nan)
-    xy[0, :, 1] = POINTS[0]
-    joint = world.intervene_jointly(scene, factual, xy)
-    torch.testing.assert_close(joint[0], world.intervene(scene, factual, POINTS[:1])[0])
-    assert joint[1].abs().max() < 1e-5
-
-
-def test_a_group_is_perturbed_by_the_sum_of_its_interventions():
-    world, hidden = random_world(), masks(1)
-    source, target = frames()
-    scene = world.observe(source, target)
-    factual = world.imagine(scene, hidden)
-    joint = world.intervene_jointly(scene, factual, POINTS[None, None])[0, 0]
-    before, after = ((frame - world.mean) / world.std for frame in (source, target))
-    with torch.no_grad():
-        states, clean = reference.predict(world.predictor, before[None], after[None], hidden)
-        changed = before
-        for column, row in index_of(POINTS, (64, 64)).tolist():
-            changed = reference.perturbed(world, changed, states[0], row, column)
-        _, dirty = reference.predict(world.predictor, changed[None], after[None], hidden)
-    torch.testing.assert_close(joint, (dirty - clean)[0], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["query", "pool", "joint"])
+@pytest.mark.parametrize("mode", ["query", "joint"])
 def test_the_tracker_gets_the_same_answer_in_any_batch(mode):
     clip = Clip((frames() * 255).byte(), "noise")
     queries = Queries(POINTS, torch.zeros(3, dtype=torch.long))
-    numbers = TrackerConfig(masks=2, reevaluation=mode)
+    config = TrackerConfig(masks=2, reevaluation=mode)
     one, all_ = (
-        CwmTracker(random_world(batch=size), uniform, replace(numbers, batch=size)).track(clip, queries)
+        CwmTracker(random_world(batch=size), uniform, replace(config, batch=size)).track(clip, queries)
         for size in (1, 8)
     )
     torch.testing.assert_close(one.xy, all_.xy, equal_nan=True, atol=1e-2, rtol=0)
     torch.testing.assert_close(one.strength, all_.strength, equal_nan=True)
-
-
-def test_the_tracker_can_ask_about_several_queries_in_one_prediction(monkeypatch):
-    world = random_world()
-    rows = []
-    encode = world.predictor.encode
-    monkeypatch.setattr(
-        world.predictor, "encode", lambda source, *rest: rows.append(len(source)) or encode(source, *rest)
-    )
-    clip = Clip((frames() * 255).byte(), "noise")
-    xy = torch.tensor([[x, y] for x in (5.5, 60.5) for y in (5.5, 60.5)])
-    tracker = CwmTracker(Multiplexed(world, 2), uniform, TrackerConfig(masks=3, passes=0))
-    assert tracker.track(clip, Queries(xy, torch.zeros(4, dtype=torch.long))).xy.isfinite().all()
-    assert sum(rows) == 3 + 2 * 3
 
 
 def test_the_source_is_embedded_once_for_all_targets(monkeypatch):
@@ -190,8 +162,8 @@ def test_the_source_is_embedded_once_for_all_targets(monkeypatch):
     places = []
     embed = world.predictor.embed
     monkeypatch.setattr(world.predictor, "embed", lambda frame, place: places.append(place) or embed(frame, place))
-    source, target = frames()
-    scenes = [world.observe(source, target), world.observe(source, target + 0.1), world.observe(source.clone(), target)]
+    source, target, other = (world.describe(frame) for frame in (*frames(), frames()[1] + 0.1))
+    scenes = [world.observe(source, target), world.observe(source, other), world.observe(target, source)]
     assert places == [0, 1, 1, 0, 1]
     assert scenes[0].source is scenes[1].source
 
@@ -203,7 +175,7 @@ def test_the_factual_decoder_runs_once_together_with_the_first_intervention(monk
     monkeypatch.setattr(
         world.predictor, "decode", lambda states, layout: sizes.append(len(states)) or decode(states, layout)
     )
-    scene = world.observe(*frames())
+    scene = observe(world, *frames())
     factual = world.imagine(scene, masks(2))
     world.intervene(scene, factual, POINTS)
     world.intervene(scene, factual, POINTS)
@@ -222,34 +194,26 @@ def test_head_and_difference_are_single_precision_under_autocast():
     assert torch.nn.functional.cosine_similarity(response.flatten(), exact.flatten(), dim=0) > 0.9
 
 
-@pytest.mark.slow
-def test_compiled_transformers_answer_the_same():
-    # Another process, because what is compiled must not be wrapped in shape checks.
-    program = (
-        "from test_opt_cwm import *; plain, fast = random_world(), random_world().compiled(); hidden = masks(3); "
-        "torch.testing.assert_close(respond(fast, hidden), respond(plain, hidden), atol=1e-5, rtol=1e-4)"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
-
-
 def test_frames_of_another_size_are_refused():
     with pytest.raises(InputError, match="48 x 48"):
-        random_world().observe(*frames(48))
+        random_world().describe(frames(48)[0])
 
 
-def test_a_blot_is_the_normalized_density():
+def test_a_perturbation_is_the_normalized_density():
     raw = torch.rand(5, 6, generator=torch.Generator().manual_seed(3)) * 2 - 1
-    torch.testing.assert_close(blot(raw), torch.stack([reference.density(six) for six in raw]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        gaussian_perturbation(raw), torch.stack([reference.density(six) for six in raw]), atol=1e-5, rtol=1e-4
+    )
 
 
-def test_a_blot_has_its_middle_on_the_query_and_is_cut_at_the_border():
-    blots = torch.arange(400.0).view(1, 1, 20, 20).expand(3, 3, -1, -1) + 1
-    placed = place(blots, torch.tensor([[30, 20], [0, 0], [63, 5]]), 64)
-    assert placed[0, 0, 20, 30] == blots[0, 0, 10, 10]
-    torch.testing.assert_close(placed[0, :, 10:30, 20:40], blots[0])
-    assert placed[0].count_nonzero() == 1200
-    torch.testing.assert_close(placed[1, :, :10, :10], blots[1, :, 10:, 10:])
-    torch.testing.assert_close(placed[2, :, :15, 53:], blots[2, :, 5:, :11])
+def test_a_pasted_perturbation_has_its_middle_on_the_query_and_is_cut_at_the_border():
+    perturbations = torch.arange(400.0).view(1, 1, 20, 20).expand(3, 3, -1, -1) + 1
+    pasted = paste(perturbations, torch.tensor([[30, 20], [0, 0], [63, 5]]), 64)
+    assert pasted[0, 0, 20, 30] == perturbations[0, 0, 10, 10]
+    torch.testing.assert_close(pasted[0, :, 10:30, 20:40], perturbations[0])
+    assert pasted[0].count_nonzero() == 1200
+    torch.testing.assert_close(pasted[1, :, :10, :10], perturbations[1, :, 10:, 10:])
+    torch.testing.assert_close(pasted[2, :, :15, 53:], perturbations[2, :, 5:, :11])
 
 
 def tiny():
@@ -261,9 +225,9 @@ def calls(trace, number, name):
     return torch.stack([trace[f"call{3 * number + mask}.{name}"] for mask in range(3)], dim=1)
 
 
-def corners(glances, which):
+def corners(results, which):
     """(row, column) of the crops."""
-    return torch.tensor([[glance.crops[which].y, glance.crops[which].x] for glance in glances])
+    return torch.tensor([[result.crops[which].y, result.crops[which].x] for result in results])
 
 
 @golden
@@ -274,19 +238,19 @@ def test_every_call_of_the_official_trace_is_reproduced():
     pixel = trace["points_yx"].flip(1)
     passes = list(tracker.passes(*video.unbind(1), pixel, torch.Generator().manual_seed(12345)))
     assert len(passes) == 3
-    ends = [torch.stack([glance.endpoint for glance in glances]).flip(1) for glances in passes]
-    for number, glances in enumerate(passes):
-        hidden, response = (torch.stack([getattr(g, name) for g in glances]) for name in ("hidden", "response"))
+    ends = [torch.stack([result.endpoint for result in results]).flip(1) for results in passes]
+    for number, results in enumerate(passes):
+        hidden, response = (torch.stack([getattr(g, name) for g in results]) for name in ("hidden", "response"))
         assert torch.equal(hidden, calls(trace, number, "mask")[..., 64:])
         torch.testing.assert_close(response, calls(trace, number, "recon_delta"), atol=1e-5, rtol=0)
-        inside = torch.stack([to_crop_pixel(g.crops[0], p) for g, p in zip(glances, pixel, strict=True)])
+        inside = torch.stack([to_crop_pixel(g.crops[0], p) for g, p in zip(results, pixel, strict=True)])
         assert torch.equal(inside.flip(1), calls(trace, number, "pixel_loc_in_input")[:, 0])
         if number:
-            assert torch.equal(ends[number - 1] - corners(glances, 1), calls(trace, number, "heuristic_loc")[:, 0])
+            assert torch.equal(ends[number - 1] - corners(results, 1), calls(trace, number, "heuristic_loc")[:, 0])
     assert torch.equal(ends[0], trace["out.argmax_pred_pixel_loc"])
     assert torch.equal(ends[2], trace["out.pred_pixel_loc"])
-    assert torch.equal(torch.stack([glance.strength < 0.05 for glance in passes[2]]), trace["out.pred_occ"])
-    mean = distribution(torch.cat([glance.mean for glance in passes[0]]), tracker.method).moments()[0]
+    assert torch.equal(torch.stack([result.strength < 0.05 for result in passes[2]]), trace["out.pred_occ"])
+    mean = distribution(torch.cat([result.mean for result in passes[0]]), tracker.config).moments()[0]
     torch.testing.assert_close((mean - 0.5).flip(1), trace["out.expec_pred_pixel_loc"], atol=1e-3, rtol=0)
 
 
@@ -294,7 +258,7 @@ def test_every_call_of_the_official_trace_is_reproduced():
 def test_states_and_interventions_equal_the_official_trace():
     world, trace = tiny(), load_file(TRACE)
     video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
-    scene = world.observe(*video.unbind(1))
+    scene = observe(world, *video.unbind(1))
     for call in range(6):
         part = {name.split(".")[1]: value for name, value in trace.items() if name.startswith(f"call{call}.")}
         states = world.imagine(scene, part["mask"][:, 64:]).states
@@ -322,7 +286,7 @@ def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpo
     source, target = torch.rand(2, 3, 90, 122, generator=torch.Generator().manual_seed(4))
     tracker = OfficialTracker(random_world(), replace(OFFICIAL, masks=1, passes=4))
     pixel = torch.tensor([[121, 0]])
-    passes = [glances[0] for glances in tracker.passes(source, target, pixel, torch.Generator().manual_seed(0))]
+    passes = [results[0] for results in tracker.passes(source, target, pixel, torch.Generator().manual_seed(0))]
     assert [(g.crops[1].height, g.crops[1].width) for g in passes] == [
         (90, 122),
         (90, 90),
@@ -353,9 +317,9 @@ def test_what_else_a_checkpoint_holds_is_reported_and_not_used(tmp_path):
     state = torch.load(OPT, weights_only=True)["model"]
     state |= {"flow_predictor.cwm_model.mask_token": torch.ones(1, 1, 48), "recon_cwm_model.a.b": torch.ones(1)}
     torch.save({"model": state, "args": argparse.Namespace(seed=1)}, tmp_path / "opt.pt")
-    world, ignored = load_published(BASE, tmp_path / "opt.pt", TINY)
-    assert ignored == Ignored({"flow_predictor.cwm_model": 1, "recon_cwm_model.a": 1})
-    assert str(ignored) == "flow_predictor.cwm_model.* (1), recon_cwm_model.a.* (1)"
+    world, unused = load_published(BASE, tmp_path / "opt.pt", TINY)
+    assert unused == UnusedKeys({"flow_predictor.cwm_model": 1, "recon_cwm_model.a": 1})
+    assert str(unused) == "flow_predictor.cwm_model.* (1), recon_cwm_model.a.* (1)"
     assert torch.equal(world.predictor.mask_token, tiny().predictor.mask_token)
 
 
@@ -369,7 +333,7 @@ def test_the_larger_mode_interpolates_both_tables_frame_by_frame():
         wide = torch.nn.functional.interpolate(table[1].permute(2, 0, 1)[None], scale_factor=2, mode="bicubic")
         expected = wide[0].permute(1, 2, 0).flatten(0, 1)
         torch.testing.assert_close(getattr(large.predictor, name)[256:], expected)
-    constant = enlarged(torch.ones(128, 48), large.predictor.architecture)
+    constant = resize_positions(torch.ones(128, 48), large.predictor.architecture)
     torch.testing.assert_close(constant, torch.ones(512, 48))
 
 

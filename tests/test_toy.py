@@ -2,7 +2,7 @@
 
 import torch
 
-from lpa_cwm.geometry import Crop
+from lpa_cwm.geometry import Crop, center_of
 from lpa_cwm.masks import random_masks
 from lpa_cwm.sampling import crop_resize, unit_range
 from lpa_cwm.types import Queries
@@ -15,19 +15,19 @@ def test_the_motion_is_read_off_the_pixels():
     clip = toy_clip(MOTION, 3, (96, 128))
     world = ToyWorld(size=64)
     view = Crop.full((96, 128), 64)
-    scene = world.observe(crop_resize(clip[0], view), crop_resize(clip[2], view))
+    scene = world.observe(*(world.describe(crop_resize(clip[frame], view)) for frame in (0, 2)))
     start = torch.tensor([[40.0, 50.0], [90.0, 60.0]])
     end = toy_truth(MOTION, Queries(start, torch.zeros(2).long()), 3, (96, 128)).xy[:, 2]
     for point, place in zip(view.to_crop(start), view.to_crop(end), strict=True):
         column, row = place.floor().long().tolist()
-        back = scene.origin[row, column] - (torch.tensor([column, row]) + 0.5 - place)
+        back = scene.origin[row, column] - (center_of(torch.tensor([column, row])) - place)
         assert (back - point).norm() < 0.1
 
 
 def test_the_response_is_zero_on_visible_patches_and_under_the_disc():
     clip = toy_clip(MOTION, 2, (64, 64))
     world = ToyWorld(size=64)
-    scene = world.observe(unit_range(clip[0]), unit_range(clip[1]))
+    scene = world.observe(*(world.describe(unit_range(clip[frame])) for frame in (0, 1)))
     hidden = random_masks(4, 64, "x")
     response = world.intervene(scene, world.imagine(scene, hidden), torch.tensor([[30.0, 30.0], [44.0, 20.0]]))
     open_pixels = hidden.view(4, 8, 8).repeat_interleave(8, 1).repeat_interleave(8, 2)
