@@ -13,7 +13,7 @@ import tyro
 
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.synth.layered import Layered
+from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Grid
 from lpa_cwm.worlds.layered.world import LayeredMotionWorld
@@ -32,7 +32,7 @@ class Compact:
 
     def run(self):
         torch.set_num_threads(self.threads)
-        example = Layered.of(self.photos, "val").pair(3, 256)
+        example = LayeredPairs.of(self.photos, "val").pair(3, 256)
         clip = Clip(torch.stack((example.source, example.target)), "benchmark")
         content = self.seconds(LayeredMotionWorld.load(), clip, self.queries, repeats=3)
         total = self.seconds(LayeredMotionWorld.load(intervention="total"), clip, self.total_queries, repeats=1)

@@ -13,9 +13,9 @@ import tyro
 
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.point_pairs import PointPairSampler
-from lpa_cwm.synth.layered import Layered
+from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.synth.pairs import Stream
-from lpa_cwm.synth.video_pairs import NaturalVideo
+from lpa_cwm.synth.video_pairs import VideoPairs
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)
 
@@ -32,9 +32,9 @@ class Pairs:
     warm: int = 1200
 
     def sources(self):
-        yield Layered.of(self.photos, "train")
+        yield LayeredPairs.of(self.photos, "train")
         if self.videos:
-            yield NaturalVideo.of(self.videos, self.cache, "train")
+            yield VideoPairs.of(self.videos, self.cache, "train")
 
     def speed(self, source, size):
         for index in range(self.warm):

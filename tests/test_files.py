@@ -10,24 +10,26 @@ import time
 import numpy as np
 import pytest
 import torch
-from lpa_cwm.commands.cache import Cache
-from lpa_cwm.commands.doctor import benchmarks
-from lpa_cwm.data import footage, video
-from lpa_cwm.data.kinetics_csv import find_clips
-from lpa_cwm.data.sim.assets import held
-from lpa_cwm.world.toy import ToyMotion, toy_clip
 from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
-from lpa_cwm.datasets.movif import MoviClips, split_of
+from lpa_cwm.cli.cache import Cache
+from lpa_cwm.cli.doctor import benchmarks
+from lpa_cwm.datasets.kinetics_csv import find_clips
+from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation import predictions
 from lpa_cwm.files import atomic_write, data_files, remove_leftovers
+from lpa_cwm.io import video
 from lpa_cwm.metrics import Prediction
-from lpa_cwm.synth.images import Photographs
-from lpa_cwm.training import evidence_cache
-from lpa_cwm.training.feature_cache import Groups
+from lpa_cwm.simulator.assets import held
+from lpa_cwm.synth.images import ImagePool
+from lpa_cwm.synth.pairs import split_of
+from lpa_cwm.synth.video_pairs import decode_folder
+from lpa_cwm.training import feature_cache
+from lpa_cwm.training.feature_cache import CandidateSets
+from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 from movi_files import drift
 from movi_files import write as write_movi
 from tapvid_files import entry, save
@@ -45,10 +47,10 @@ def make_cache(folder):
         "end": (1, 2),
         "analytic": (1, 2),
     }
-    groups = Groups(
+    groups = CandidateSets(
         **{name: torch.zeros(shape) for name, shape in shapes.items()}, pair=torch.zeros(1, dtype=torch.int)
     )
-    evidence_cache.write(folder / "000000.safetensors", groups, "a")
+    feature_cache.write(folder / "000000.safetensors", groups, "a")
 
 
 def make_movi(folder):
@@ -82,14 +84,14 @@ def of_doctor(folder):
 
 
 READERS = {
-    "evidence cache": (make_cache, lambda folder: evidence_cache.read(folder)[1]),
+    "evidence cache": (make_cache, lambda folder: feature_cache.read(folder)[1]),
     "MOVi": (make_movi, lambda folder: MoviClips.of(folder, "train").entries),
     "cache from MOVi": (make_movi, lambda folder: len(Cache(folder, out=folder / "out").source().videos)),
     "TAP-Vid": (make_tapvid, lambda folder: load_dataset(folder).names),
     "predictions": (make_predictions, lambda folder: list(predictions.videos_in(folder))),
-    "footage": (make_video, lambda folder: footage.gather(folder, folder / "cache", quiet=True)),
+    "footage": (make_video, lambda folder: decode_folder(folder, folder / "cache", quiet=True)),
     "Kinetics": (make_video, find_clips),
-    "photographs": (make_pictures, lambda folder: Photographs.of(folder, "train").files),
+    "photographs": (make_pictures, lambda folder: ImagePool.of(folder, "train").files),
     "assets": (make_pictures, lambda folder: held(folder, "*.png", "train")),
     "frames": (make_pictures, lambda folder: len(video.read(folder))),
     "doctor's records": (make_movi, of_doctor),
@@ -163,7 +165,7 @@ def test_long_names_can_be_written(tmp_path):
 COMMAND = """
 import sys, time
 from pathlib import Path
-from lpa_cwm import cli
+from lpa_cwm.cli import main as cli
 from lpa_cwm.files import atomic_write
 
 

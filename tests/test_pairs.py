@@ -11,19 +11,16 @@ from lpa_cwm.synth.pairs import Example, Mixture, PairSource, Stream
 
 @dataclass(frozen=True)
 class Numbered:
-    """Frames that carry their own number, with flow or without."""
+    """Frames that carry their own number."""
 
     name: str
-    labelled: bool = True
 
     def pair(self, index: int, size: int) -> Example:
         frame = torch.full((3, size, size), index % 256, dtype=torch.uint8)
-        if not self.labelled:
-            return Example(frame, frame)
-        return Example(frame, frame, torch.full((2, size, size), float(index)), torch.ones(size, size).bool())
+        return Example(frame, frame)
 
 
-MIXTURE = Mixture((Numbered("a"), Numbered("b", labelled=False)), (3.0, 1.0), seed=5)
+MIXTURE = Mixture((Numbered("a"), Numbered("b")), (3.0, 1.0), seed=5)
 
 
 def test_a_mixture_is_itself_a_source():
@@ -64,14 +61,3 @@ def test_a_stream_has_no_end_and_leaves_global_randomness_alone():
     endless = Stream(MIXTURE, size=2, batch=1).batches(80)
     assert [next(endless).source[0, 0, 0, 0].item() for _ in range(3)] == [80, 81, 82]
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_what_is_unknown_is_marked_in_the_batch():
-    batch = Stream(MIXTURE, size=4, batch=40)[0]
-    known = torch.tensor([MIXTURE.source_of(index).name == "a" for index in range(40)])
-    assert len(batch) == 40
-    assert known.any()
-    assert not known.all()
-    assert torch.equal(batch.known, known)
-    assert torch.equal(batch.flow.isfinite().all(dim=(1, 2, 3)), known)
-    assert torch.equal(batch.visible.all(dim=(1, 2)), known)

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import numpy as np
 import torch
 
 KeyPart = str | int | float
@@ -17,3 +18,8 @@ def seed_of(*identity: KeyPart) -> int:
 def generator(*identity: KeyPart) -> torch.Generator:
     """A CPU generator seeded by the identity, so that draws are equal on every device."""
     return torch.Generator().manual_seed(seed_of(*identity))
+
+
+def numpy_rng(*identity: KeyPart) -> np.random.Generator:
+    """A numpy generator seeded by the identity."""
+    return np.random.default_rng(seed_of(*identity))

@@ -83,11 +83,13 @@ class TrainWorld:
     def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
         """A few figures on a few held-out layered pairs, for the log."""
         from lpa_cwm.config import TrackerConfig
-        from lpa_cwm.synth.layered import Layered
+        from lpa_cwm.synth.layered import LayeredPairs
         from lpa_cwm.training.world_evaluate import evaluate
         from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
-        return evaluate(LayeredMotionWorld(network), Layered.of(self.photos, "val"), range(6), TrackerConfig(masks=3))
+        return evaluate(
+            LayeredMotionWorld(network), LayeredPairs.of(self.photos, "val"), range(6), TrackerConfig(masks=3)
+        )
 
     def measured(self) -> str:
         """A table of figures."""
@@ -103,12 +105,12 @@ class TrainWorld:
 
     def sources(self, split: "Split") -> "list[PairSource]":
         """Layered scenes, then what else was asked for."""
-        from lpa_cwm.synth.layered import Layered
-        from lpa_cwm.synth.video_pairs import NaturalVideo
+        from lpa_cwm.synth.layered import LayeredPairs
+        from lpa_cwm.synth.video_pairs import VideoPairs
 
-        found: list[PairSource] = [Layered.of(self.photos, split)]
+        found: list[PairSource] = [LayeredPairs.of(self.photos, split)]
         if self.natural is not None:
-            found.append(NaturalVideo.of(self.natural, self.cache, split))
+            found.append(VideoPairs.of(self.natural, self.cache, split))
         if self.assets is not None:
             from lpa_cwm.simulator.assets import Assets
             from lpa_cwm.simulator.pairs import SimulatedPairs

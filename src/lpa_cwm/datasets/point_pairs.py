@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lpa_cwm.datasets.movif import NATIVE, FlowField, MoviClip, round_trip_error, rounded_targets
 from lpa_cwm.geometry import axis_centers, center_of_flat, rescale
+from lpa_cwm.rng import numpy_rng
 from lpa_cwm.sampling import resize_frame
-from lpa_cwm.synth.pairs import draws
 
 
 class Reason(IntEnum):
@@ -119,7 +119,7 @@ class PointPairSampler:
         reasons = self.rules.classify(forward, clip.backward(t + 1))
         kept = np.flatnonzero(reasons.ravel() == Reason.KEPT)
         # A prefix of one permutation: a larger number of points contains the smaller one.
-        chosen = draws("correspondence", self.seed, clip.name, t).permutation(kept)[: self.points]
+        chosen = numpy_rng("correspondence", self.seed, clip.name, t).permutation(kept)[: self.points]
         xy = center_of_flat(torch.from_numpy(chosen), clip.size)
         target_xy = xy + torch.from_numpy(forward.reshape(-1, 2)[chosen])
         native, scale = (clip.size, clip.size), (self.size, self.size)

@@ -10,12 +10,12 @@ from PIL import Image
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
-from lpa_cwm.rng import seed_of
+from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.simulator import patterns, shapes
 from lpa_cwm.simulator.mesh import Mesh
 from lpa_cwm.simulator.texture import Picture, Texture, linear
-from lpa_cwm.synth.images import Photographs
-from lpa_cwm.synth.pairs import Split, draws
+from lpa_cwm.synth.images import ImagePool
+from lpa_cwm.synth.pairs import Split
 
 SKIN = 256
 INVENTED = 32
@@ -48,19 +48,19 @@ def panorama(path: Path) -> Texture:
 @lru_cache(maxsize=INVENTED)
 def invented_sky(split: Split, number: int) -> Texture:
     """The sky of this number."""
-    return Texture.of(patterns.sky(draws("sky", split, number)), "across")
+    return Texture.of(patterns.sky(numpy_rng("sky", split, number)), "across")
 
 
 @lru_cache(maxsize=INVENTED)
 def relief(split: Split, number: int) -> Texture:
     """The ground detail of this number."""
-    return Texture.of(patterns.relief(draws("relief", split, number)), "both")
+    return Texture.of(patterns.relief(numpy_rng("relief", split, number)), "both")
 
 
 @lru_cache(maxsize=INVENTED)
 def invented_floor(split: Split, number: int) -> Texture:
     """The floor of this number."""
-    rng = draws("floor", split, number)
+    rng = numpy_rng("floor", split, number)
     return Texture.of(patterns.FLOORS[number % len(patterns.FLOORS)](rng), "both")
 
 
@@ -78,7 +78,7 @@ class Assets:
     split: Split
     objects: tuple[Path, ...]
     panoramas: tuple[Path, ...]
-    photographs: Photographs
+    photographs: ImagePool
     shapes: float = 0.2
     """Share of bodies that are invented forms though there are scanned ones."""
 
@@ -86,10 +86,10 @@ class Assets:
     def of(cls, folder: Path | None, split: Split) -> "Assets":
         """The assets under a folder (objects/*.npz, textures/*.jpg, textures/panoramas/*.jpg) that are in the split."""
         if folder is None:
-            return cls(split, (), (), Photographs.of(None, split))
+            return cls(split, (), (), ImagePool.of(None, split))
         objects = held(folder / "objects", "*.npz", split)
         panoramas = held(folder / "textures" / "panoramas", "*.jpg", split)
-        return cls(split, objects, panoramas, Photographs.of(folder / "textures", split))
+        return cls(split, objects, panoramas, ImagePool.of(folder / "textures", split))
 
     def body(self, rng: np.random.Generator) -> Mesh:
         """A scanned object, or an invented form with a photograph on it."""

@@ -6,14 +6,13 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float32, Int16, UInt8
 
-from lpa_cwm.rng import KeyPart
+from lpa_cwm.rng import KeyPart, numpy_rng
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.rays import Eye, Hits
 from lpa_cwm.simulator.recipe import Recipe, recipe_named
 from lpa_cwm.simulator.render import Film, Renderer, normals, raster_centers
 from lpa_cwm.simulator.scene import Scene, draw_scene
-from lpa_cwm.synth.pairs import draws
 
 GLANCES = 8
 """Frames in which the points of tracks are chosen."""
@@ -105,7 +104,7 @@ class SimClip:
 
     def _points(self, count: int) -> tuple[Points, Int16[np.ndarray, "n"]]:
         """Material points that at least one frame shows."""
-        rng = draws("tracks", self.name)
+        rng = numpy_rng("tracks", self.name)
         frames = rng.permutation(len(self))[:GLANCES].tolist()
         each = -(-8 * count // len(frames))
         found = []

@@ -9,11 +9,12 @@ from einops import rearrange
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.rng import numpy_rng
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.clip import SimClip, simulate_clip
 from lpa_cwm.simulator.recipe import Recipe
 from lpa_cwm.simulator.render import Film
-from lpa_cwm.synth.pairs import Example, draws
+from lpa_cwm.synth.pairs import Example
 
 STEPS = 3
 
@@ -65,7 +66,7 @@ class SimulatedPairs:
 
     def _walk(self, number: int) -> list[int]:
         """The frames of a clip that are shown, each a gap away from the one before."""
-        rng = draws("simulated pairs", self.recipe.name, self.assets.split, self.seed, number)
+        rng = numpy_rng("simulated pairs", self.recipe.name, self.assets.split, self.seed, number)
         last = self.recipe.frames - 1
         frames = [int(rng.integers(last + 1))]
         for gap in rng.integers(self.gaps[0], self.gaps[1] + 1, STEPS).tolist():

@@ -7,7 +7,7 @@ from jaxtyping import Float, Float32
 from PIL import Image
 
 from lpa_cwm.simulator.texture import Picture, linear
-from lpa_cwm.synth.textures import colored, grid, noise
+from lpa_cwm.synth.images import colored, grid, noise
 
 SIDE = 512
 

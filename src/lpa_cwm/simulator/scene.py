@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 
-from lpa_cwm.rng import KeyPart
+from lpa_cwm.rng import KeyPart, numpy_rng
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.environment import Environment, Indoors, Outdoors
 from lpa_cwm.simulator.mesh import Mesh
@@ -15,7 +15,6 @@ from lpa_cwm.simulator.physics import SUBSTEPS, Actors, Motion, collide
 from lpa_cwm.simulator.poses import Points, Poses, Rows, looking, put
 from lpa_cwm.simulator.recipe import Recipe
 from lpa_cwm.simulator.texture import Texture
-from lpa_cwm.synth.pairs import draws
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def by_body(body: Int[np.ndarray, "n"]) -> Iterator[tuple[int, Rows]]:
 
 def draw_scene(recipe: Recipe, assets: Assets, identity: tuple[KeyPart, ...]) -> Scene:
     """The scene of an identity; its physics do not depend on how it is filmed."""
-    rng = draws("scene", recipe.name, assets.split, *identity)
+    rng = numpy_rng("scene", recipe.name, assets.split, *identity)
     resting, tossed = (int(rng.integers(low, high + 1)) for low, high in (recipe.resting, recipe.tossed))
     meshes = [assets.body(rng) for _ in range(resting + tossed)]
     scale = rng.uniform(*recipe.scale, len(meshes))

@@ -1,5 +1,6 @@
-"""Photographs to cut scenes from: a folder of them, split by file name, and procedural pictures beside or instead."""
+"""Images from which scenes are made: a folder of photographs, split by file name, and procedural textures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -7,43 +8,45 @@ from pathlib import Path
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
-from lpa_cwm.synth import textures as procedural
-from lpa_cwm.synth.pairs import Split, draws, split_of
+from lpa_cwm.geometry import axis_centers
+from lpa_cwm.rng import numpy_rng
+from lpa_cwm.synth.pairs import Split, split_of
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
+Plane = Float[np.ndarray, "s s"]
 
 
 @lru_cache(maxsize=512)
-def opened(path: Path) -> Image.Image:
-    """A decoded photograph; 512 of 320 x 480 pixels take 240 MB."""
+def load_image(path: Path) -> Image.Image:
+    """A decoded photograph; 512 photographs of 320 x 480 pixels take 240 MB."""
     with Image.open(path) as picture:
         return picture.convert("RGB")
 
 
 @lru_cache(maxsize=256)
-def invented(split: Split, number: int) -> Image.Image:
-    """The procedural picture of this number; no number of one split is in the other."""
-    return Image.fromarray(procedural.photo(draws("procedural", split, number), 320))
+def procedural_image(split: Split, number: int) -> Image.Image:
+    """Procedural image `number` of a split; the splits share no image."""
+    return Image.fromarray(procedural_photo(numpy_rng("procedural", split, number), 320))
 
 
 @dataclass(frozen=True)
-class Photographs:
-    """A collection to draw from; `train` and `val` share no photograph."""
+class ImagePool:
+    """Images to sample from; `train` and `val` share no photograph."""
 
     files: tuple[Path, ...]
     split: Split
-    invented: float
-    """Share of draws that are procedural pictures."""
+    procedural: float
+    """Share of sampled images that are procedural."""
 
     @classmethod
-    def of(cls, folder: Path | None, split: Split, invented: float = 0.1) -> "Photographs":
-        """The photographs of a folder on one side of the split; procedural pictures alone without a folder."""
+    def of(cls, folder: Path | None, split: Split, procedural: float = 0.1) -> "ImagePool":
+        """The photographs of a folder in this split; only procedural images without a folder."""
         if folder is None:
             return cls((), split, 1.0)
         every = [path for path in data_files(folder) if path.suffix.lower() in SUFFIXES]
@@ -53,17 +56,17 @@ class Photographs:
                 f"{folder} holds {len(every)} photographs, none of them for the split '{split}'; give a folder with at "
                 "least some tens of .jpg or .png files, or none at all for procedural pictures."
             )
-        return cls(files, split, invented)
+        return cls(files, split, procedural)
 
     def draw(self, rng: np.random.Generator) -> Image.Image:
-        """One picture of the collection."""
-        if rng.random() < self.invented:
-            return invented(self.split, int(rng.integers(256)))
-        return opened(self.files[int(rng.integers(len(self.files)))])
+        """Sample one image."""
+        if rng.random() < self.procedural:
+            return procedural_image(self.split, int(rng.integers(256)))
+        return load_image(self.files[int(rng.integers(len(self.files)))])
 
 
-def cut(picture: Image.Image, rng: np.random.Generator, side: int) -> Float[Tensor, "3 side side"]:
-    """A random square of a picture, possibly mirrored, resized with antialiasing and hardly ever enlarged."""
+def random_crop(picture: Image.Image, rng: np.random.Generator, side: int) -> Float[Tensor, "3 side side"]:
+    """A random square of an image, flipped half of the time, resized with antialiasing."""
     short = min(picture.size)
     span = short * rng.uniform(min(1.0, side / short), 1.0)
     x, y = (rng.uniform(0, length - span) for length in picture.size)
@@ -73,3 +76,90 @@ def cut(picture: Image.Image, rng: np.random.Generator, side: int) -> Float[Tens
         pixels = pixels[:, ::-1]
     planes = rearrange(torch.from_numpy(pixels.copy()), "h w c -> c h w")
     return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+
+def noise(rng: np.random.Generator, side: int, slope: float) -> Plane:
+    """Periodic 1/f noise: amplitude falls with frequency to the power `slope`; values are about uniform in [0, 1].
+
+    Slope 1 resembles photographs (Field 1987), slope 2 clouds.
+    """
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None])
+    frequency[0, 0] = np.inf
+    spectrum = np.fft.rfft2(rng.standard_normal((side, side))) / frequency**slope
+    field = np.fft.irfft2(spectrum, s=(side, side))
+    field = (field - field.mean()) / field.std()
+    # A logistic curve approximates the normal distribution function.
+    return (1 / (1 + np.exp(-1.7 * field))).astype(np.float32)
+
+
+def grid(side: int) -> tuple[Plane, Plane]:
+    """x and y of the pixel centers, in units of the side."""
+    ticks = axis_centers(0, side).astype(np.float32) / side
+    columns, rows = np.meshgrid(ticks, ticks)
+    return columns, rows
+
+
+def weave(rng: np.random.Generator, side: int) -> Plane:
+    """Slightly bent stripes or checks: repeated texture, which is hard to match."""
+    x, y = grid(side)
+    angle, count = rng.uniform(0, np.pi), rng.uniform(4, 30)
+    bend = rng.uniform(0, 0.06) * (noise(rng, side, 2.0) - 0.5)
+    along = np.sin(2 * np.pi * count * (np.cos(angle) * x + np.sin(angle) * y + bend))
+    across = np.sin(2 * np.pi * count * (np.cos(angle) * y - np.sin(angle) * x + bend))
+    pattern = along if rng.random() < 0.4 else along * across
+    return (0.5 + 0.5 * np.tanh(rng.uniform(1, 6) * pattern)).astype(np.float32)
+
+
+def cells(rng: np.random.Generator, side: int) -> Plane:
+    """Worley noise (Worley 1996): each pixel has the gray of the nearest seed, darker near the cell borders."""
+    x, y = grid(side)
+    nearest = np.full_like(x, np.inf)
+    second, gray = nearest, np.zeros_like(x)
+    for seed in rng.uniform(-0.05, 1.05, (int(rng.integers(12, 60)), 2)).astype(np.float32):
+        away = (x - seed[0]) ** 2 + (y - seed[1]) ** 2
+        gray = np.where(away < nearest, np.float32(rng.random()), gray)
+        second = np.minimum(second, np.maximum(nearest, away))
+        nearest = np.minimum(nearest, away)
+    return gray * (0.3 + 0.7 * np.clip((np.sqrt(second) - np.sqrt(nearest)) * 25, 0, 1))
+
+
+def confetti(rng: np.random.Generator, side: int) -> Plane:
+    """Dead leaves model (Lee et al. 2001): overlapping discs and bars of many sizes."""
+    picture = Image.new("L", (side, side), int(rng.integers(40, 215)))
+    pen = ImageDraw.Draw(picture)
+    for _ in range(int(rng.integers(30, 120))):
+        x, y = rng.uniform(0, side, 2)
+        gray = int(rng.integers(0, 256))
+        radius = side * 0.01 * rng.lognormal(1.0, 0.7)
+        if rng.random() < 0.5:
+            pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=gray)
+        else:
+            dx, dy = rng.normal(0, 3 * radius, 2)
+            pen.line((x - dx, y - dy, x + dx, y + dy), fill=gray, width=max(1, int(radius / 2)))
+    return np.asarray(picture, dtype=np.float32) / 255
+
+
+def cloud(rng: np.random.Generator, side: int) -> Plane:
+    """1/f noise of random slope."""
+    return noise(rng, side, rng.uniform(0.8, 1.7))
+
+
+PATTERNS: tuple[Callable[[np.random.Generator, int], Plane], ...] = (cloud, cloud, weave, cells, confetti)
+
+
+def colored(rng: np.random.Generator, plane: Plane) -> Float[np.ndarray, "s s 3"]:
+    """Map gray values through a random color map with four colors."""
+    stops = np.sort(rng.uniform(0, 1, 4))
+    colors = np.clip(rng.uniform(0.05, 0.95, (4, 1)) + rng.normal(0, 0.18, (4, 3)), 0, 1)
+    channels = [np.interp(plane, stops, colors[:, channel]) for channel in range(3)]
+    return np.stack(channels, axis=-1).astype(np.float32)
+
+
+def procedural_photo(rng: np.random.Generator, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    """A color image: two patterns blended by a noise mask under uneven illumination."""
+    first, second = (colored(rng, PATTERNS[int(rng.integers(len(PATTERNS)))](rng, side)) for _ in range(2))
+    mask = np.clip((noise(rng, side, 1.6) - rng.uniform(0.2, 0.8)) * 12 + 0.5, 0, 1)[..., None]
+    grain = rng.uniform(0, 0.25) * (noise(rng, side, 0.6) - 0.5)
+    light = 1 + 0.5 * (noise(rng, side, 2.0) - 0.5)
+    picture = ((1 - mask) * first + mask * second + grain[..., None]) * light[..., None]
+    return np.clip(picture * 255 + 0.5, 0, 255).astype(np.uint8)

@@ -1,7 +1,8 @@
-"""Endless cheap scenes: photographs cut out and moved over one another, with exact flow and visibility.
+"""Layered 2-D scenes with exact flow and visibility: image cut-outs that move in front of a background image.
 
-Each layer is a plane of texture with a free-form outline, drawn in both frames from the same texture by a motion that
-is inverted in closed form; so the flow between the frames is exact to rounding.
+Similar to FlyingChairs (Dosovitskiy et al. 2015, arXiv 1504.06852) and AutoFlow (Sun et al. 2021, arXiv 2104.14544).
+A layer is a textured plane with a free-form outline. Both frames sample the same texture through a motion that is
+inverted in closed form, so the flow is exact up to rounding.
 """
 
 from collections.abc import Sequence
@@ -17,40 +18,41 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import inside, pixel_centers
-from lpa_cwm.synth.images import Photographs, cut
-from lpa_cwm.synth.motion import Affine, Motion, Vector, Wave, rotation
-from lpa_cwm.synth.pairs import Example, Split, draws
-from lpa_cwm.synth.photometric import Weather
-from lpa_cwm.synth.shapes import outline
+from lpa_cwm.geometry import axis_centers, inside, pixel_centers
+from lpa_cwm.rng import numpy_rng
+from lpa_cwm.synth.images import ImagePool, noise, random_crop
+from lpa_cwm.synth.motion import Affine, PlanarMotion, SinusoidalShear, Vector, rotation
+from lpa_cwm.synth.pairs import Example, Split
+from lpa_cwm.synth.photometric import PhotometricJitter
 
 Moment = Literal["source", "target"]
 MOMENTS: tuple[Moment, Moment] = ("source", "target")
 Box = tuple[slice, slice]
 Points = Float[Tensor, "2 h w"]
+Field = Float[np.ndarray, "k k"]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A textured plane: `place` takes source pixels to its own coordinates, in which it spans -1 to 1."""
+    """A textured plane; `place` maps source pixels to texture coordinates in [-1, 1]."""
 
     texture: Float[Tensor, "4 k k"]
-    """RGB, and the signed distance to the outline in pixels, positive inside."""
+    """RGB and the signed distance to the outline in pixels, positive inside."""
     place: Affine
-    motion: Motion
+    motion: PlanarMotion
     light: float
     """Brightness in the target relative to the source."""
     padding: Literal["border", "reflection"] = "border"
 
     def look_up(self, xy: Points, moment: Moment, channels: slice) -> Float[Tensor, "c h w"]:
-        """Texture channels at points of one of the frames."""
+        """Sample texture channels at points of one frame."""
         own = self.place(xy if moment == "source" else self.motion.backward(xy))
         texture = self.texture[None, channels]
         grid = rearrange(own, "d h w -> 1 h w d")
         return F.grid_sample(texture, grid, padding_mode=self.padding, align_corners=False).squeeze(0)
 
     def box(self, moment: Moment, size: int) -> Box:
-        """Rows and columns outside which the layer cannot show in a frame."""
+        """Bounding box of the layer in a frame, as rows and columns."""
         if self.padding == "reflection":
             return slice(0, size), slice(0, size)
         border = self.place.inverse()(border_of_square())
@@ -63,61 +65,61 @@ class Layer:
 
 @lru_cache(maxsize=1)
 def border_of_square() -> Float[Tensor, "2 32"]:
-    """Points all around the square from -1 to 1."""
+    """Points on the border of the square [-1, 1]."""
     ticks, ones = torch.linspace(-1, 1, 8), torch.ones(8)
     sides = ((ticks, -ones), (ticks, ones), (-ones, ticks), (ones, ticks))
     return torch.cat([torch.stack(side) for side in sides], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """Layers from back to front, and what they show and cover in a square frame."""
+class LayeredScene:
+    """Layers from back to front, rendered into square frames."""
 
     layers: Sequence[Layer]
     size: int
 
     @cached_property
     def centers(self) -> Points:
-        """The center of every pixel."""
+        """All pixel centers."""
         return rearrange(pixel_centers((self.size, self.size)), "h w d -> d h w").contiguous()
 
     @cached_property
     def boxes(self) -> dict[Moment, list[Box]]:
-        """Where each layer can show at each moment."""
+        """Bounding box of each layer in each frame."""
         return {moment: [layer.box(moment, self.size) for layer in self.layers] for moment in MOMENTS}
 
     def draw(self, moment: Moment) -> tuple[Float[Tensor, "3 s s"], Int[Tensor, "s s"]]:
-        """The picture at one moment, and for each pixel the number of the layer that holds its center."""
+        """Render one frame; returns the image and, per pixel, the index of the front layer."""
         picture = torch.zeros(3, self.size, self.size)
         owner = torch.zeros(self.size, self.size, dtype=torch.int32)
         for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes[moment], strict=True)):
             if rows.start >= rows.stop or columns.start >= columns.stop:
                 continue
-            seen = layer.look_up(self.centers[:, rows, columns], moment, slice(None))
-            color, distance = seen[:3], seen[3]
+            sample = layer.look_up(self.centers[:, rows, columns], moment, slice(None))
+            color, distance = sample[:3], sample[3]
             if moment == "target":
                 color = color * layer.light
             picture[:, rows, columns].lerp_(color, (distance + 0.5).clamp(0, 1).expand_as(color))
             owner[rows, columns].masked_fill_(distance > 0, number)
         return picture, owner
 
-    def goals(self, owner: Int[Tensor, "s s"]) -> Points:
-        """Where each source pixel's center goes with the layer that holds it."""
-        goal = torch.empty_like(self.centers)
+    def target_positions(self, owner: Int[Tensor, "s s"]) -> Points:
+        """Position of each source pixel center in the target, by the motion of its layer."""
+        target_xy = torch.empty_like(self.centers)
         for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes["source"], strict=True)):
             mine = owner[rows, columns] == number
-            part = goal[:, rows, columns]
+            part = target_xy[:, rows, columns]
             part.copy_(torch.where(mine, layer.motion.forward(self.centers[:, rows, columns]), part))
-        return goal
+        return target_xy
 
-    def seen(self, goal: Points, owner: Int[Tensor, "s s"]) -> Bool[Tensor, "s s"]:
-        """Whether each source pixel's goal lies inside the target and outside every layer in front of its own."""
-        visible = inside(rearrange(goal, "d h w -> h w d"), (self.size, self.size))
-        columns_off, rows_off = (goal - self.centers).abs().amax(dim=(1, 2)).ceil().int().tolist()
+    def visible_mask(self, target_xy: Points, owner: Int[Tensor, "s s"]) -> Bool[Tensor, "s s"]:
+        """Whether the target position of each source pixel is inside the frame and not covered by a layer in front."""
+        visible = inside(rearrange(target_xy, "d h w -> h w d"), (self.size, self.size))
+        columns_off, rows_off = (target_xy - self.centers).abs().amax(dim=(1, 2)).ceil().int().tolist()
         for number, (layer, (rows, columns)) in enumerate(zip(self.layers, self.boxes["target"], strict=True)):
-            # Only pixels from which the fastest motion could reach the layer are asked.
+            # Only pixels that the fastest motion could bring to this layer are tested.
             window = widened(rows, rows_off), widened(columns, columns_off)
-            x, y = goal[:, *window]
+            x, y = target_xy[:, *window]
             near = (x >= columns.start) & (x < columns.stop) & (y >= rows.start) & (y < rows.stop)
             asked = (near & visible[window] & (owner[window] < number)).nonzero(as_tuple=True)
             if len(asked[0]):
@@ -127,117 +129,169 @@ class Scene:
 
 
 def widened(span: slice, by: int) -> slice:
-    """A range of rows or columns with so many more on both sides."""
+    """A range of rows or columns, extended on both sides."""
     return slice(max(0, span.start - by), span.stop + by)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What layered scenes contain and how they move; lengths are shares of the frame's side."""
+class LayeredConfig:
+    """Distribution of layered scenes; lengths are relative to the side of the frame."""
 
     sprites: tuple[int, int] = (2, 8)
-    """Fewest and most cut-outs in front of the background."""
+    """Minimum and maximum number of cut-outs in front of the background."""
     radius: tuple[float, float] = (0.09, 0.4)
-    """Smallest and largest half side of a cut-out; its logarithm is uniform."""
+    """Minimum and maximum half side of a cut-out, log-uniform."""
     travel: float = 0.017
     """Median length of a translation."""
     tail: float = 0.9
-    """Standard deviation of that length's logarithm."""
+    """Standard deviation of the logarithm of this length."""
     reach: float = 0.25
-    """No single translation is longer."""
+    """Maximum length of a translation."""
     zoom: float = 0.05
-    """Typical logarithm of a scale change."""
+    """Scale of the logarithm of a zoom."""
     turn: float = 0.08
-    """Typical rotation in radians."""
+    """Scale of a rotation in radians."""
     ripple: float = 0.008
-    """Typical amplitude of the non-rigid part."""
+    """Standard deviation of the amplitude of the non-rigid part."""
     still: float = 0.2
-    """Probability that the camera, and that each cut-out relative to it, does not move."""
-    weather: Weather = field(default_factory=Weather)
-    """What light and camera do to the frames."""
+    """Probability that the camera does not move; the same for each cut-out relative to the camera."""
+    jitter: PhotometricJitter = field(default_factory=PhotometricJitter)
+    """Photometric differences between the frames."""
 
     def translation(self, rng: np.random.Generator, size: int) -> Vector:
-        """A shift in pixels: any direction, a length with a heavy tail."""
+        """A translation in pixels: uniform direction, log-normal length."""
         length = size * min(self.travel * rng.lognormal(0, self.tail), self.reach)
         return rotation(rng.uniform(0, 2 * np.pi)) @ torch.tensor([length, 0.0])
 
-    def motion(self, rng: np.random.Generator, pivot: Vector, size: int, length: float, share: float) -> Motion:
-        """A random motion about a point, with a share of the recipe's zoom and turn, rippled over `length` pixels."""
+    def motion(self, rng: np.random.Generator, pivot: Vector, size: int, length: float, share: float) -> PlanarMotion:
+        """A random motion about a point; `share` scales zoom and rotation, `length` is the shortest wavelength."""
         if rng.random() < self.still:
-            return Motion((), Affine.identity())
-        # Student's t with four degrees of freedom: mostly small, sometimes large.
+            return PlanarMotion((), Affine.identity())
+        # Student's t with four degrees of freedom has heavy tails.
         zoom, turn = (share * rng.standard_t(4, 2).clip(-4, 4) * (self.zoom, self.turn)).tolist()
         affine = Affine.around(pivot, float(np.exp(zoom)) * rotation(turn), self.translation(rng, size))
         start = rng.uniform(0, np.pi)
         angles = (start, start + np.pi / 2) if rng.random() < 0.5 else ()
-        return Motion(tuple(self.wave(rng, angle, size, length) for angle in angles), affine)
+        return PlanarMotion(tuple(self.wave(rng, angle, size, length) for angle in angles), affine)
 
-    def wave(self, rng: np.random.Generator, angle: float, size: int, length: float) -> Wave:
-        """A wave at least `length` pixels long that slides points in a given direction."""
+    def wave(self, rng: np.random.Generator, angle: float, size: int, length: float) -> SinusoidalShear:
+        """A sinusoidal shear along a direction, with a wavelength of at least `length` pixels."""
         frequency = 2 * np.pi / (length * rng.uniform(1, 3))
-        # Steeper waves would fold thin shapes rather than bend them.
+        # Steeper waves would fold thin shapes.
         amplitude = np.clip(size * self.ripple * rng.normal(), -0.25 / frequency, 0.25 / frequency)
         along, across = rotation(angle).T
-        return Wave(float(amplitude) * along, float(frequency) * across, float(rng.uniform(0, 2 * np.pi)))
+        return SinusoidalShear(float(amplitude) * along, float(frequency) * across, float(rng.uniform(0, 2 * np.pi)))
+
+
+def square(side: int) -> tuple[Field, Field]:
+    """x and y of the pixel centers of the square [-1, 1]."""
+    ticks = (axis_centers(0, side) / side * 2 - 1).astype(np.float32)
+    x, y = np.meshgrid(ticks, ticks)
+    return x, y
+
+
+def blob(rng: np.random.Generator, side: int) -> Field:
+    """A rounded shape with lobes as an implicit function, negative outside."""
+    x, y = square(side)
+    angle, away = np.arctan2(y, x), np.hypot(x, y)
+    orders = np.arange(2, 8, dtype=np.float32)
+    swings = rng.standard_normal(len(orders), dtype=np.float32) * 0.35 / orders
+    phases = rng.uniform(0, 2 * np.pi, len(orders)).astype(np.float32)
+    lobes = np.cos(angle[..., None] * orders + phases) @ swings
+    radius = (1 + lobes) / (1 + lobes.max())
+    return np.float32(rng.uniform(0.75, 0.95)) * radius - away
+
+
+def polygon(rng: np.random.Generator, side: int) -> Field:
+    """A convex polygon with three to seven edges."""
+    x, y = square(side)
+    corners = int(rng.integers(3, 8))
+    angles = rng.uniform(0, 2 * np.pi) + (np.arange(corners) + rng.uniform(-0.25, 0.25, corners)) * 2 * np.pi / corners
+    depths = rng.uniform(0.35, 0.8, corners)
+    edges = [d - x * np.cos(a) - y * np.sin(a) for a, d in zip(angles, depths, strict=True)]
+    return np.min(edges, axis=0).astype(np.float32)
+
+
+def bar(rng: np.random.Generator, side: int) -> Field:
+    """A long, thin, bent bar."""
+    x, y = square(side)
+    bend = rng.uniform(-0.4, 0.4)
+    width = rng.uniform(0.08, 0.25) * (1 + rng.uniform(-0.5, 0.5) * x)
+    return np.minimum(width - np.abs(y - bend * (x**2 - 0.4)), 0.92 - np.abs(x)).astype(np.float32)
+
+
+def outline(rng: np.random.Generator, margin: float, side: int = 48) -> Field:
+    """A random shape as an approximate signed distance, positive inside, sometimes with holes.
+
+    The shape keeps a margin to the border of the square.
+    """
+    kind = rng.choice(3, p=(0.6, 0.22, 0.18))
+    field = (blob, polygon, bar)[kind](rng, side)
+    if rng.random() < 0.2:
+        field = np.minimum(field, (rng.uniform(0.5, 0.75) - noise(rng, side, 2.0)) * 2)
+    slope = np.hypot(*np.gradient(field, 2 / side))
+    x, y = square(side)
+    frame = 1 - margin - np.maximum(np.abs(x), np.abs(y))
+    return np.minimum(field / np.maximum(slope, 0.3), frame).astype(np.float32)
 
 
 @dataclass(frozen=True)
-class Studio:
-    """Makes the layers of one scene from photographs and a recipe."""
+class SceneSampler:
+    """Samples the layers of one scene."""
 
-    photographs: Photographs
-    recipe: Recipe
+    photographs: ImagePool
+    config: LayeredConfig
     rng: np.random.Generator
     size: int
 
     def background(self) -> Layer:
-        """The layer behind all others: a picture a little larger than the frame, mirrored beyond its edges."""
+        """The background layer: an image slightly larger than the frame, reflected beyond its border."""
         middle, radius = torch.full((2,), self.size / 2), 0.62 * self.size
-        rgb = cut(self.photographs.draw(self.rng), self.rng, round(2 * radius))
+        rgb = random_crop(self.photographs.draw(self.rng), self.rng, round(2 * radius))
         everywhere = torch.full_like(rgb[:1], float(self.size))
         place = Affine(radius * rotation(self.rng.normal(0, 0.06)), middle).inverse()
-        motion = self.recipe.motion(self.rng, middle, self.size, 2 * radius, share=0.4)
+        motion = self.config.motion(self.rng, middle, self.size, 2 * radius, share=0.4)
         return Layer(torch.cat((rgb, everywhere)), place, motion, self.light(), "reflection")
 
     def sprite(self, camera: Affine) -> Layer:
-        """A cut-out anywhere in the frame, carried along by the camera's motion and moving by itself."""
-        low, high = np.log(self.recipe.radius)
+        """A cut-out at a random position that moves with the camera and by itself."""
+        low, high = np.log(self.config.radius)
         radius = self.size * float(np.exp(self.rng.uniform(low, high)))
         center = torch.from_numpy(self.rng.uniform(-0.05, 1.05, 2) * self.size).float()
         side = max(8, round(2 * radius))
-        rgb = cut(self.photographs.draw(self.rng), self.rng, side)
-        # The texture's outermost ring must lie outside, because it is repeated beyond the edge.
+        rgb = random_crop(self.photographs.draw(self.rng), self.rng, side)
+        # The outermost texels must lie outside the shape, because they are repeated beyond the border.
         shape = torch.from_numpy(outline(self.rng, margin=2.5 / side)) * radius
         distance = F.interpolate(shape[None, None], (side, side), mode="bilinear", align_corners=False)[0]
         place = Affine(radius * rotation(self.rng.uniform(0, 2 * np.pi)), center).inverse()
-        own = self.recipe.motion(self.rng, center, self.size, 2 * radius, share=1.0)
-        motion = Motion(own.waves, camera.after(own.affine))
+        own = self.config.motion(self.rng, center, self.size, 2 * radius, share=1.0)
+        motion = PlanarMotion(own.waves, camera.after(own.affine))
         return Layer(torch.cat((rgb, distance)), place, motion, self.light())
 
     def light(self) -> float:
-        """A layer's change of brightness."""
-        return self.recipe.weather.shading(self.rng)
+        """Brightness of a layer in the target relative to the source."""
+        return self.config.jitter.layer_gain(self.rng)
 
-    def scene(self) -> Scene:
-        """A background and some cut-outs."""
+    def scene(self) -> LayeredScene:
+        """A background and cut-outs."""
         back = self.background()
-        low, high = self.recipe.sprites
+        low, high = self.config.sprites
         count = int(self.rng.integers(low, high + 1))
-        return Scene([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
+        return LayeredScene([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
 
 
 @dataclass(frozen=True)
-class Layered:
-    """The layered scenes of a collection of photographs as a source of pairs."""
+class LayeredPairs:
+    """Layered scenes as a source of pairs."""
 
-    photographs: Photographs
-    recipe: Recipe = field(default_factory=Recipe)
+    photographs: ImagePool
+    config: LayeredConfig = field(default_factory=LayeredConfig)
     seed: int = 0
 
     @classmethod
-    def of(cls, folder: Path | None, split: Split, seed: int = 0) -> "Layered":
-        """Scenes of the photographs in a folder, or of procedural pictures without one."""
-        return cls(Photographs.of(folder, split), seed=seed)
+    def of(cls, folder: Path | None, split: Split, seed: int = 0) -> "LayeredPairs":
+        """Scenes made of the photographs of a folder, or of procedural images without a folder."""
+        return cls(ImagePool.of(folder, split), seed=seed)
 
     @property
     def name(self) -> str:
@@ -245,11 +299,11 @@ class Layered:
         return f"layered_{self.photographs.split}"
 
     def pair(self, index: int, size: int) -> Example:
-        """The scene of this number."""
-        rng = draws(self.name, self.seed, index)
-        scene = Studio(self.photographs, self.recipe, rng, size).scene()
+        """Pair `index`."""
+        rng = numpy_rng(self.name, self.seed, index)
+        scene = SceneSampler(self.photographs, self.config, rng, size).scene()
         first, owner = scene.draw("source")
         second, _ = scene.draw("target")
-        goal = scene.goals(owner)
-        source, target = self.recipe.weather.exposed((first, second), rng)
-        return Example(source, target, goal - scene.centers, scene.seen(goal, owner))
+        target_xy = scene.target_positions(owner)
+        source, target = self.config.jitter.apply((first, second), rng)
+        return Example(source, target, target_xy - scene.centers, scene.visible_mask(target_xy, owner))

@@ -1,28 +1,133 @@
-"""Pairs from real video, without labels: frames a random time apart, cropped where something moves."""
+"""Pairs from real video, without labels: frames at a random gap, cropped where something moves.
 
+Each clip is decoded once into raw frames that processes share by memory map, because decoding a compressed clip for
+every pair costs ten times what cropping two frames does.
+"""
+
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.synth.pairs import Example, Split, draws, split_of
-from lpa_cwm.synth.video_cache import Shot, gather, mapped
+from lpa_cwm.files import atomic_write, data_files
+from lpa_cwm.io import video
+from lpa_cwm.progress import progress
+from lpa_cwm.rng import numpy_rng, seed_of
+from lpa_cwm.synth.pairs import Example, Split, split_of
+from lpa_cwm.types import Clip
 
+SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".ogv", ".webm"})
+SHORT_SIDE = 256
+"""Larger frames are reduced to this short side; smaller frames are kept."""
+THUMBNAIL = 32
 ATTEMPTS = 10
 NUMBERED = re.compile(r"(?P<source>.*?)[-_ ]?(?P<number>\d+)")
 
-Crop = UInt8[np.ndarray, "h w 3"]
+Pixels = UInt8[np.ndarray, "h w 3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """Frames `start` to `stop` (exclusive) of a decoded clip, without a cut."""
+
+    frames: Path
+    clip: str
+    start: int
+    stop: int
+
+
+@lru_cache(maxsize=512)
+def memmap(path: Path) -> UInt8[np.ndarray, "t h w 3"]:
+    """The frames of a decoded clip as a memory map."""
+    return np.load(path, mmap_mode="r")
+
+
+def relative_change(change: Float[np.ndarray, "u"], floor: float) -> Float[np.ndarray, "u"]:
+    """Each value divided by a floor plus the upper quartile of its ten neighbors."""
+    padded = np.pad(change, 5, mode="reflect" if len(change) > 5 else "edge")
+    around = np.delete(np.lib.stride_tricks.sliding_window_view(padded, 11), 5, axis=1)
+    return change / (np.quantile(around, 0.75, axis=1) + floor)
+
+
+def find_cuts(thumbnails: Float[np.ndarray, "t k k 3"]) -> Bool[np.ndarray, "u"]:
+    """Shot boundary between each frame and the next: pixel difference and color histogram both change suddenly.
+
+    On 16 held-out clips it finds 233 of 240 cuts and no false one.
+    """
+    if len(thumbnails) < 2:
+        return np.zeros(0, dtype=bool)
+    picture = np.abs(np.diff(thumbnails, axis=0)).mean(axis=(1, 2, 3))
+    shades = (thumbnails // 64).astype(int) @ (16, 4, 1)
+    histograms = np.stack([np.bincount(frame.ravel(), minlength=64) for frame in shades]) / shades[0].size
+    colors = np.abs(np.diff(histograms, axis=0)).sum(axis=1) / 2
+    return (picture > 8) & (relative_change(picture, 1.0) * relative_change(colors, 0.02) > 10)
+
+
+def shots_of(thumbnails: Float[np.ndarray, "t k k 3"]) -> list[tuple[int, int]]:
+    """Start and stop of each shot."""
+    edges = [0, *(np.flatnonzero(find_cuts(thumbnails)) + 1).tolist(), len(thumbnails)]
+    return list(pairwise(edges))
+
+
+def downscaled(clip: Clip) -> Iterator[Image.Image]:
+    """The frames, reduced to a short side of at most `SHORT_SIDE`."""
+    height, width = clip.hw
+    ratio = min(1.0, SHORT_SIDE / min(height, width))
+    wh = (round(width * ratio), round(height * ratio))
+    for frame in map(clip.__getitem__, range(len(clip))):
+        picture = Image.fromarray(rearrange(frame, "c h w -> h w c").numpy())
+        yield picture if picture.size == wh else picture.resize(wh, Image.Resampling.BOX)
+
+
+def decode(path: Path, store: Path) -> None:
+    """Write the frames of a clip to `store`, then its shots to a .json file, which marks the clip as complete."""
+    clip = video.read(path)
+    thumbnails: list[np.ndarray] = []
+    with atomic_write(store) as aside:
+        raw = None
+        for number, picture in enumerate(downscaled(clip)):
+            if raw is None:
+                shape = (len(clip), picture.height, picture.width, 3)
+                raw = np.lib.format.open_memmap(aside, mode="w+", dtype=np.uint8, shape=shape)
+            raw[number] = np.asarray(picture)
+            small = picture.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+            thumbnails.append(np.asarray(small, dtype=np.float32))
+        if raw is None:
+            raise InputError(f"{path} has no frames; remove it from the folder.")
+        raw.flush()
+    with atomic_write(store.with_suffix(".json")) as aside:
+        aside.write_text(json.dumps(shots_of(np.stack(thumbnails))))
+
+
+def decode_folder(folder: Path, cache: Path, quiet: bool = False) -> list[Shot]:
+    """The shots of all videos of a folder; videos that are not in the cache yet are decoded."""
+    paths = [path for path in data_files(folder) if path.suffix.lower() in SUFFIXES]
+    if not paths:
+        raise InputError(f"{folder} holds no videos; give a folder with files such as {', '.join(sorted(SUFFIXES))}.")
+    shots = []
+    for path in progress(paths, len(paths), "decoding", quiet):
+        state = path.stat()
+        store = cache / f"{path.stem}-{seed_of(path.name, state.st_size, state.st_mtime_ns, SHORT_SIDE):016x}.npy"
+        if not store.with_suffix(".json").exists():
+            decode(path, store)
+        spans = json.loads(store.with_suffix(".json").read_text())
+        shots += [Shot(store, path.stem, start, stop) for start, stop in spans]
+    return shots
 
 
 def group_of(clip: str) -> str:
-    """What is held out together: clips of one source whose numbers share all but the last digit.
+    """Group that is held out together: clips of one source whose numbers differ in the last digit only.
 
     Neighboring numbers often show the same scene.
     """
@@ -30,20 +135,20 @@ def group_of(clip: str) -> str:
     return f"{match['source']} {int(match['number']) // 10}" if match else clip
 
 
-def difference(first: Crop, second: Crop) -> float:
+def difference(first: Pixels, second: Pixels) -> float:
     """Mean difference in gray levels, from every fourth pixel."""
     return float(np.abs(first[::4, ::4].astype(np.int16) - second[::4, ::4]).mean())
 
 
-def resized(crop: Crop, size: int) -> UInt8[Tensor, "3 size size"]:
-    """A square crop at the wanted size, antialiased."""
+def resize_crop(crop: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
+    """Resize a square crop, antialiased."""
     picture = Image.fromarray(crop).resize((size, size), Image.Resampling.BILINEAR)
     return rearrange(torch.from_numpy(np.array(picture)), "h w c -> c h w").contiguous()
 
 
 @dataclass(frozen=True)
-class NaturalVideo:
-    """The moving parts of real clips as a source of pairs; `train` and `val` share no group of clips."""
+class VideoPairs:
+    """Moving crops of real clips as a source of pairs; `train` and `val` share no group of clips."""
 
     shots: tuple[Shot, ...]
     split: Split
@@ -54,9 +159,9 @@ class NaturalVideo:
     seed: int = 0
 
     @classmethod
-    def of(cls, folder: Path, cache: Path, split: Split, seed: int = 0) -> "NaturalVideo":
-        """The videos of a folder on one side of the split, decoded once into the cache."""
-        found = gather(folder, cache)
+    def of(cls, folder: Path, cache: Path, split: Split, seed: int = 0) -> "VideoPairs":
+        """The videos of a folder in this split, decoded once into the cache."""
+        found = decode_folder(folder, cache)
         kept = tuple(s for s in found if split_of(group_of(s.clip)) == split and s.stop - s.start >= 2)
         if not kept:
             raise InputError(
@@ -69,19 +174,19 @@ class NaturalVideo:
         """`natural_train` or `natural_val`."""
         return f"natural_{self.split}"
 
-    def frames(self, rng: np.random.Generator) -> tuple[Crop, Crop]:
-        """Two frames of one shot, every frame being as likely as any other, in either order."""
+    def frames(self, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
+        """Two frames of one shot in random order; all frames are equally likely."""
         lengths = np.cumsum([shot.stop - shot.start for shot in self.shots])
         shot = self.shots[int(np.searchsorted(lengths, rng.integers(lengths[-1]), side="right"))]
         low, high = self.gaps
         gap = min(int(rng.integers(low, high + 1)), shot.stop - shot.start - 1)
         first = int(rng.integers(shot.start, shot.stop - gap))
-        clip = mapped(shot.frames)
+        clip = memmap(shot.frames)
         pair = clip[first], clip[first + gap]
         return pair if rng.random() < 0.5 else pair[::-1]
 
-    def crops(self, rng: np.random.Generator, size: int) -> tuple[Crop, Crop]:
-        """The same random square of two frames, not enlarged unless the frames are smaller than `size`."""
+    def crops(self, rng: np.random.Generator, size: int) -> tuple[Pixels, Pixels]:
+        """The same random square of two frames; enlarged only if the frames are smaller than `size`."""
         frames = self.frames(rng)
         height, width = frames[0].shape[:2]
         short = min(height, width)
@@ -92,12 +197,12 @@ class NaturalVideo:
         return first, second
 
     def pair(self, index: int, size: int) -> Example:
-        """The pair of this number: the first draw in which enough moves, or the last of several."""
-        rng = draws(self.name, self.seed, index)
+        """Pair `index`: the first sample with enough motion, or the last of several samples."""
+        rng = numpy_rng(self.name, self.seed, index)
         crops = self.crops(rng, size)
         for _ in range(ATTEMPTS - 1):
             if difference(*crops) >= self.motion:
                 break
             crops = self.crops(rng, size)
-        first, second = (resized(crop, size) for crop in crops)
+        first, second = (resize_crop(crop, size) for crop in crops)
         return Example(first, second)

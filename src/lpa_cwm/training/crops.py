@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from lpa_cwm.synth.pairs import Example, PairSource, draws
+from lpa_cwm.rng import numpy_rng
+from lpa_cwm.synth.pairs import Example, PairSource
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Crops:
 
     def pair(self, index: int, size: int) -> Example:
         """The crop of this number; what moves out of it counts as not visible."""
-        rng = draws("crop", self.name, index)
+        rng = numpy_rng("crop", self.name, index)
         whole = max(size, int(rng.integers(self.scenes[0], self.scenes[1] + 1)))
         x, y = (int(at) for at in rng.integers(0, whole - size + 1, 2))
         scene = self.pairs.pair(index, whole)

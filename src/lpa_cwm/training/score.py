@@ -23,7 +23,7 @@ from lpa_cwm.progress import progress
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import resize_frame, unit_range
-from lpa_cwm.synth.images import Photographs
+from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.training import checkpoint
 from lpa_cwm.training.log import Log
 
@@ -99,7 +99,7 @@ class Gain:
 
 def fit(folder: Path, out: Path, schedule: Schedule) -> Path:
     """Train, going on from the checkpoint in `out` if there is one, and write the weights."""
-    files = Photographs.of(folder, "train").files
+    files = ImagePool.of(folder, "train").files
     identity = asdict(schedule) | {"photographs": seed_of(*(path.name for path in files))}
     run = Run.begin()
     state = checkpoint.load(out / "checkpoint.pt", identity)
@@ -157,7 +157,7 @@ def random_crop(
 def evaluate(folder: Path, score: ScoreModel) -> Gain:
     """How much Tweedie's estimate denoises the held-out photographs."""
     gain = Gain([], [])
-    for path in Photographs.of(folder, "val").files:
+    for path in ImagePool.of(folder, "val").files:
         clean = to_score_frame(unit_range(resize_frame(central_square(read(path)), (WORKING_SIDE, WORKING_SIDE))))
         noisy = clean + SIGMA * torch.randn(clean.shape, generator=generator("score", "held out", path.name))
         denoised = noisy + SIGMA**2 * score(noisy[None])[0]
