@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from lpa_cwm.geometry import patch_centers, pixel_centers, to_sampler
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.protocols import WorldModel
+from lpa_cwm.responses import to_dense
 from lpa_cwm.worlds.layered.block_matching import PATCH, dct_basis
 from lpa_cwm.worlds.layered.densify import (
     SparseAttention,
@@ -110,7 +111,7 @@ def test_masks_do_not_disturb_one_another(world, scene, hidden, factual):
 
 def test_the_response_is_the_change_of_the_rendering_with_the_mixture_fixed(world, scene, factual):
     xy = torch.tensor([[10.2, 30.7], [0.5, 0.5], [63.9, 20.0], [40.0, 41.5], [5.0, 62.0]])
-    response = world.intervene(scene, factual, xy)
+    response = to_dense(world.intervene(scene, factual, xy))
     source = scene.source.image.expand(len(factual.hidden), -1, -1, -1)
     shown = hidden_pixels(factual.hidden)[:, None]
     for point, change in zip(xy, response, strict=True):
@@ -134,7 +135,7 @@ def test_the_total_effect_is_perturb_predict_again_subtract(world, scene, factua
 def test_nothing_changes_on_visible_patches(world, frames, hidden, kind):
     world = world if kind == "direct" else world.total_effect()
     scene = observe(world, *frames)
-    response = world.intervene(scene, world.imagine(scene, hidden), torch.tensor([[30.0, 30.0]]))
+    response = to_dense(world.intervene(scene, world.imagine(scene, hidden), torch.tensor([[30.0, 30.0]])))
     visible = ~hidden_pixels(hidden)[None, :, None].expand_as(response)
     assert (response[visible] == 0).all()
     assert response.abs().amax() > 0

@@ -6,6 +6,7 @@ import torch
 from lpa_cwm.masks import mask_pixels, random_masks
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.registry import load_world
+from lpa_cwm.responses import to_dense
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
@@ -68,7 +69,7 @@ def frames():
 
 def respond(world, source, target, hidden=HIDDEN, xy=XY):
     scene = world.observe(source, target)
-    return world.intervene(scene, world.imagine(scene, hidden), xy)
+    return to_dense(world.intervene(scene, world.imagine(scene, hidden), xy))
 
 
 def test_every_world_has_the_four_methods(world):
