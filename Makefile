@@ -41,7 +41,7 @@ docs: .venv/docs  ## build the documentation into site/; a broken link or anchor
 	command -v chromium > /dev/null || $(BIN)/playwright install --with-deps chromium
 	touch $@
 
-test-browser: .venv/browser  ## the page of `lpa-cwm demo` in a real browser
+test-browser: .venv/browser  ## the page of `lpa-cwm page` in a real browser
 	$(BIN)/python -m pytest -m browser tests/browser
 
 format: .venv/dev ## rewrite the sources in the project's style

@@ -1,6 +1,6 @@
-"""Kill `lpa-cwm predict` at random moments, let it resume, and compare the files with those of an undisturbed run.
+"""Kill `lpa-cwm eval predict` at random moments, let it resume, and compare the files with those of an undisturbed run.
 
-python benchmarks/kill_resume.py DATASET --kills 20 --options --method dis
+python benchmarks/kill_resume.py DATASET --kills 20 --options --tracker dis
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def predict(dataset, out, options):
-    command = [sys.executable, "-m", "lpa_cwm.cli.main", "predict", dataset, "--out", str(out), *options]
+    command = [sys.executable, "-m", "lpa_cwm.cli.main", "eval", "predict", dataset, "--out", str(out), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 

@@ -25,7 +25,7 @@ class Page:
 
     def run(self):
         code = "from lpa_cwm.cli.main import main; main()"
-        server = subprocess.Popen([sys.executable, "-c", code, "demo", "--port", str(self.port), "--no-show"])
+        server = subprocess.Popen([sys.executable, "-c", code, "page", "--port", str(self.port), "--no-show"])
         try:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

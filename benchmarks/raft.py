@@ -1,6 +1,6 @@
 """Our RAFT against the same weights in the plainest form: time and flow of one pair, in one run.
 
-lpa-cwm fetch raft
+lpa-cwm data fetch raft
 python benchmarks/raft.py                      # raft-small and raft-sintel, 256 x 256, 12 iterations
 python benchmarks/raft.py --pairs real_dev.pkl # also the end-point error on its Middlebury pairs
 PYTHONPATH=/where/torchvision/is python benchmarks/raft.py --torchvision

@@ -1,6 +1,6 @@
 """Time and peak memory of `lpa-cwm track` on clips of several lengths, each in a process of its own.
 
-python benchmarks/track.py --frames 64 640 [-- --method uniform --masks 1 --passes 0]
+python benchmarks/track.py --frames 64 640 [-- --adjudicator uniform --masks 1 --passes 0]
 """
 
 import resource

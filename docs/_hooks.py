@@ -41,15 +41,14 @@ def listing(name: str) -> str:
 
 def verbs() -> list[list[str]]:
     """The words of every command that has help of its own."""
-    from lpa_cwm.cli import COMMANDS
-    from lpa_cwm.cli.train import SUBJECTS
+    from lpa_cwm.cli.main import COMMANDS
 
-    return [[verb] for verb in COMMANDS if verb != "train"] + [["train", subject] for subject in SUBJECTS]
+    return [name.split() for name in COMMANDS]
 
 
 def help_of(words: list[str]) -> str:
     """What `--help` prints, under a heading."""
-    from lpa_cwm.cli import parse
+    from lpa_cwm.cli.main import parse
 
     shown = io.StringIO()
     with redirect_stdout(shown), suppress(SystemExit):

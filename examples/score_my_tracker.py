@@ -1,4 +1,4 @@
-"""Score a tracker of your own under CMC: read TAP-Vid videos, write one .npz per video, run `lpa-cwm score`.
+"""Score a tracker of your own under CMC: read TAP-Vid videos, write one .npz per video, run `lpa-cwm eval score`.
 
 The tracker here follows the brightest pixel; it knows nothing of this package and neither needs yours.
 """
@@ -50,7 +50,7 @@ def main(folder=None):
     folder = Path(folder or tempfile.mkdtemp())
     make_data(folder / "dots.pkl")
     write_predictions(folder / "dots.pkl", folder / "runs/brightest")
-    lpa_cwm(["score", str(folder / "runs/brightest"), "--dataset", str(folder / "dots.pkl")])
+    lpa_cwm(["eval", "score", str(folder / "runs/brightest"), "--dataset", str(folder / "dots.pkl")])
 
 
 if __name__ == "__main__":

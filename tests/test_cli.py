@@ -1,22 +1,26 @@
-"""The command line as machines and shells meet it: exit codes, JSON alone on stdout, completion, quick help."""
+"""The command line as machines and shells meet it: exit codes, ranges, JSON alone on stdout, completion, quick help."""
 
 import dataclasses
+import inspect
 import json
 import os
 import resource
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
+from tyro.constructors import PrimitiveConstructorSpec
 
-from lpa_cwm.cli import COMMANDS, parse
-from lpa_cwm.cli.main import main
-from lpa_cwm.cli.train import SUBJECTS
+from lpa_cwm.cli import options
+from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
 
-PROGRAM = Path(sys.executable).parent / "lpa-cwm"
-SILENT = {"train", "convert", "ablate", "compare", "simulate", "demo", "completion"}
-"""Verbs that make files, not data; they print where these are."""
+PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
+SILENT = {"train lpa", "train score", "train world", "eval ablate", "eval compare", "data simulate", "data convert"}
+SILENT |= {"page", "completion"}
+"""Commands that make files, not data; they print where these are."""
+MOST_OPTIONS = 150
 
 
 def ended(*words):
@@ -57,48 +61,228 @@ def test_the_unforeseen_is_not_hidden(monkeypatch):
         main(["track"])
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["track", "--nonsense"], ["track", "--masks", "x"], ["score"]])
+@pytest.mark.parametrize(
+    "words", [[], ["eval"], ["nonsense"], ["track", "--nonsense"], ["track", "--masks", "x"], ["eval", "score"]]
+)
 def test_what_cannot_be_parsed_ends_with_2(words, capsys):
     assert ended(*words) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("trak", "lpa-cwm track"),
+        ("predict x.pkl", "lpa-cwm eval predict"),
+        ("eval predct", "lpa-cwm eval predict"),
+        ("methods", "lpa-cwm list-trackers"),
+        ("demo", "lpa-cwm page"),
+        ("track --maks 3", "--masks"),
+    ],
+)
+def test_misspelt_words_are_recognized(words, meant, capsys):
+    assert ended(*words.split()) == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys):
+    assert ended("--version") == 0
+    assert capsys.readouterr().out == "lpa-cwm 0.1.0\n"
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
     reading, writing = os.pipe()
     os.close(reading)
-    result = subprocess.run([PROGRAM, "completion", "bash"], stdout=writing, stderr=subprocess.PIPE)
+    result = subprocess.run([*PROGRAM, "completion", "bash"], stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert result.stderr == b""
     assert result.returncode == 141
 
 
+# --- Help -------------------------------------------------------------------------------------------------------------
+
+
 def test_help_costs_less_than_a_second():
     """Processor time of the program and its parts, for the machine may be busy with others."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    shown = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([*PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
-    assert all(verb in shown for verb in COMMANDS)
+    assert all(name in shown for name in COMMANDS)
 
 
-def test_every_verb_that_tells_something_tells_it_to_machines():
-    fields = {verb: {field.name for field in dataclasses.fields(kind)} for verb, kind in COMMANDS.items()}
-    assert {verb for verb, names in fields.items() if "json" not in names} <= SILENT
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_lists_its_commands(group, capsys):
+    assert ended(group, "--help") == 0
+    shown = capsys.readouterr().out
+    assert all((name in shown) == (name.split()[0] == group) for name in COMMANDS if " " in name)
 
 
-@pytest.mark.parametrize("kind", [*COMMANDS.values(), *SUBJECTS.values()], ids=lambda kind: kind.__name__)
-def test_every_option_is_explained(kind):
-    source = Path(sys.modules[kind.__module__].__file__).read_text()
-    for field in dataclasses.fields(kind):
-        if field.name != "subject":
-            assert f"    {field.name}: " in source
-            after = source.split(f"\n    {field.name}: ")[1].split("\n")[1]
-            assert after.strip().startswith('"""'), f"{kind.__name__}.{field.name} has no help"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_plain_and_ends_with_an_example(name, capsys):
+    assert ended(*name.split(), "--help") == 0
+    shown = capsys.readouterr().out
+    assert "None" not in shown
+    assert "(default: )" not in shown
+    assert shown.endswith(f"Example:\n  {COMMANDS[name].EXAMPLE}\n")
+
+
+def test_help_of_all_commands_imports_no_torch():
+    code = (
+        "import sys\nfrom lpa_cwm.cli.main import COMMANDS, main\n"
+        "for name in COMMANDS:\n    try: main([*name.split(), '--help'])\n    except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_tracking_imports_no_baseline(tmp_path):
+    code = (
+        "import sys\nfrom lpa_cwm.cli.main import main\nimport lpa_cwm\nlpa_cwm.load()\n"
+        "main('track --world toy --adjudicator uniform --masks 1 --points 9,9@22 --save t.csv'.split())\n"
+        "loaded = [name for name in sys.modules if name.startswith('lpa_cwm.')]\n"
+        "print(len(loaded))\nsys.exit(any('baselines' in name for name in loaded))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout.split()[-1]) <= 60
+
+
+# --- Options ----------------------------------------------------------------------------------------------------------
+
+
+def declared(kind):
+    """The options of a command: (class that declares it, name, type), those of groups too."""
+    types = typing.get_type_hints(kind, include_extras=True)
+    for entry in dataclasses.fields(kind):
+        owner = next(one for one in reversed(kind.__mro__) if entry.name in inspect.get_annotations(one))
+        plain = typing.get_type_hints(kind)[entry.name]
+        if dataclasses.is_dataclass(plain) and not issubclass(plain, options.Shard):
+            yield from declared(plain)
+        else:
+            yield owner, entry.name, types[entry.name]
+
+
+def is_positional(kind):
+    return "Positional" in repr(kind)
+
+
+def test_there_are_not_too_many_options():
+    every = {(owner.__name__, name) for kind in COMMANDS.values() for owner, name, of in declared(kind)
+             if not is_positional(of)}  # fmt: skip
+    print(f"{len(every)} options")
+    assert len(every) <= MOST_OPTIONS
+
+
+def test_every_command_that_tells_something_tells_it_to_machines():
+    names = {name: {option for _, option, _ in declared(kind)} for name, kind in COMMANDS.items()}
+    assert {name for name, has in names.items() if "json" not in has} <= SILENT
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name):
+    for owner, option, _ in declared(COMMANDS[name]):
+        source = Path(sys.modules[owner.__module__].__file__).read_text().split(f"\nclass {owner.__name__}")[1]
+        after = source.split(f"\n    {option}: ")[1].split("\n")[1]
+        assert after.strip().startswith('"""'), f"{owner.__name__}.{option} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_number_and_text_has_its_range_in_its_type(name):
+    """No option is a bare int, float, str or Path, whose values nobody checks."""
+    for owner, option, kind in declared(COMMANDS[name]):
+        inner = [one for one in typing.get_args(kind) or (kind,) if one is not type(None)]
+        bare = [one for one in (kind, *inner) if one in (int, float, str, Path)]
+        checked = "PrimitiveConstructorSpec" in repr(kind) or "Literal" in repr(kind)
+        assert checked or not bare, f"{owner.__name__}.{option} is {kind}"
+
+
+BAD = ["0", "-1", "nan", "inf", "-inf", str(10**18), "1e999", "", " ", "٣", "½", "ünï", "--", "1/0", "0x10"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_value_is_a_traceback(name, tmp_path, monkeypatch, capsys):
+    """All options at once with each bad value, so that each is read: accepted, or refused before any work."""
+    monkeypatch.chdir(tmp_path)
+    words = [word for word in COMMANDS[name].EXAMPLE.split()[1 + len(name.split()) :] if word != '"$(lpa-cwm']
+    known = [(option, kind) for _, option, kind in declared(COMMANDS[name]) if "PrimitiveConstructorSpec" in repr(kind)]
+    for text in BAD:
+        given = []
+        for option, kind in known:
+            if not is_positional(kind):
+                given += [f"--{option.replace('_', '-')}", *[text] * (2 if "FEWEST" in repr(kind) else 1)]
+        monkeypatch.setattr(COMMANDS[name], "run", lambda self: None)
+        assert ended(*name.split(), *words, *given) in (0, 2), (name, text)
+        assert "Traceback" not in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_numbers_are_finite_and_in_ascii(name):
+    """Each number of each command alone: what is not refused is a finite number (inf where help says so)."""
+    for _, option, kind in declared(COMMANDS[name]):
+        for spec in specs(kind):
+            for text in BAD if spec.metavar in ("N", "X") else ():
+                value = spec.instance_from_str([text])
+                assert isinstance(value, options.Invalid) or abs(value) < 1e10 or option == "clip", (option, text)
+
+
+def specs(kind):
+    """The parsers inside a type."""
+    for one in [*getattr(kind, "__metadata__", ()), *typing.get_args(kind)]:
+        if isinstance(one, PrimitiveConstructorSpec):
+            yield one
+        elif typing.get_args(one):
+            yield from specs(one)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("track --masks 0", "whole number from 1 to"),
+        ("track --sharpness nan", "number above 0"),
+        ("track --visibility-threshold inf", "number from 0"),
+        ("track --grid 100000", "whole number from 1 to 1000"),
+        ("track --device gpu", "expected auto, cpu, cuda"),
+        ("track --device cuda:99", "no device cuda:99"),
+        ("track --world nonsense", "choose one of toy, compact"),
+        ("track --adjudicator foo", "uniform, apa, lpa, or a baseline by --tracker: static"),
+        ("track --tracker foo", "'foo' is not a known"),
+        ("track --tracker lpa", "--adjudicator lpa"),
+        ("track --tracker static --adjudicator lpa", "give one of them"),
+        ("track --tracker static --masks 3 --weights w", "does not take --weights, --masks"),
+        ("track --out a.txt", "must end in"),
+        ("track --save /proc/x/t.csv", "cannot be written to"),
+        ("track --save here/t.csv", "is a file, not a folder"),
+        ("page --port 70000", "from 1 to 65535"),
+        ("data cache d --out c --gaps 5 2", "fewest <= most"),
+        ("data cache d --out c --world nonsense", "not a known world model"),
+        ("data simulate --shard 3/2", "1 <= I <= N"),
+        ("data fetch nonsense", "not a known download"),
+        ("eval compare d --out r --methods lpa nonsense", "'nonsense' is not a known"),
+        ("eval audit c --out figure.txt", "must end in"),
+        ("train lpa c --steps 0", "from 1 to"),
+        ("train lpa c --clip nan", "or inf"),
+        ("train lpa c --rate 0", "above 0"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith("/proc"))
+    assert ended(*words.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"here"}
+
+
+# --- Machines and shells ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "words",
-    [["methods"], ["fetch"], ["doctor"], ["explain", "--world", "toy", "--masks", "2"]],
-    ids=lambda words: words[0],
+    [["list-trackers"], ["data", "list"], ["doctor"], ["explain", "--world", "toy", "--masks", "2"]],
+    ids=lambda words: words[-1],
 )
 def test_stdout_is_json_alone(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -106,8 +290,11 @@ def test_stdout_is_json_alone(words, tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("typed", "offered"), [("tr", {"track", "train"}), ("track --me", {"--method"})])
-def test_bash_completes_verbs_and_options(typed, offered, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("tr", {"track", "train"}), ("track --ad", {"--adjudicator"}), ("eval pr", {"predict"})],
+)
+def test_bash_completes_commands_and_options(typed, offered, tmp_path, monkeypatch, capsys):
     assert ended("completion", "bash") == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     words = ["lpa-cwm", *typed.split()]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lpa_cwm import registry
-from lpa_cwm.cli import COMMANDS
+from lpa_cwm.cli.main import COMMANDS
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import read, write
@@ -480,5 +480,5 @@ def test_the_page_offers_what_can_run_and_says_mistakes_in_sentences(tmp_path):
 
 
 def test_the_command_serves_this_machine_alone():
-    demo = COMMANDS["demo"]()
+    demo = COMMANDS["page"]()
     assert (demo.host, demo.share) == ("127.0.0.1", False)

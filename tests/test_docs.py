@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.cli import COMMANDS, parse
-from lpa_cwm.cli.train import SUBJECTS
+from lpa_cwm.cli.main import COMMANDS, GROUPS, parse
 from lpa_cwm.io.video import write
 from lpa_cwm.types import Grid
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
@@ -177,18 +176,24 @@ def options(words):
 
 
 def test_commands_in_the_text_have_known_verbs_and_options():
-    known = {verb: options([verb]) for verb in COMMANDS if verb != "train"}
-    known["train"] = set(itertools.chain.from_iterable(options(["train", subject]) for subject in SUBJECTS))
+    known = {name: options(name.split()) for name in COMMANDS}
     for page in PAGES:
         text = FENCE.sub("", page.read_text())
-        for verb, rest in re.findall(r"`lpa-cwm ([a-z]+)([^`]*)`", text):
-            assert verb in known, f"{named(page)}: there is no lpa-cwm {verb}"
-            for option in re.findall(r"--[a-z][a-z-]*", rest):
-                assert option in known[verb], f"{named(page)}: lpa-cwm {verb} has no {option}"
+        for words in re.findall(r"`lpa-cwm ([^`-][^`]*)`", text):
+            name = next((name for name in known if f"{words} ".startswith(f"{name} ")), None)
+            assert name or words in GROUPS, f"{named(page)}: there is no lpa-cwm {words}"
+            for option in re.findall(r"--[a-z][a-z-]*", words):
+                assert option in known[name], f"{named(page)}: lpa-cwm {name} has no {option}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_of_help_parse(name):
+    for words in commands(COMMANDS[name].EXAMPLE):
+        assert isinstance(parse(words), COMMANDS[name])
 
 
 def test_exit_codes_are_those_of_the_program():
-    from lpa_cwm import cli
+    from lpa_cwm.cli import main as cli
 
     listed = set(map(int, re.findall(r"^\| (\d+) \|", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)))
     assert listed == {0, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED, cli.NO_READER}

@@ -40,7 +40,7 @@ def test_what_is_missing_comes_with_the_command_that_gets_it(examined):
     assert all(one["remedy"] for one in missing)
     for parcel in DOWNLOADS.values():
         for name in parcel.paths():
-            assert found["fetched weights", name]["remedy"] == f"lpa-cwm fetch {parcel.name}"
+            assert found["fetched weights", name]["remedy"] == f"lpa-cwm data fetch {parcel.name}"
 
 
 def test_data_are_found_two_levels_down(examined, tmp_path):

@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 import torch
+from lpa_cwm.cli.cache import Cache
 from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
-from lpa_cwm.cli.cache import Cache
 from lpa_cwm.cli.doctor import benchmarks
 from lpa_cwm.datasets.kinetics_csv import find_clips
 from lpa_cwm.datasets.movif import MoviClips

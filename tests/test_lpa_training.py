@@ -184,7 +184,7 @@ def test_a_training_begins_where_it_is_told(folder, tmp_path):
 def test_weights_of_another_network_are_no_start(folder, tmp_path, capsys):
     first = lpa.fit([folder], tmp_path / "first", lpa.Recipe(steps=1, batch=4, visual=False))
     with pytest.raises(SystemExit):
-        main(["train", "lpa", str(folder), "--start", str(first), "--out", str(tmp_path / "other")])
+        main(["train", "lpa", str(folder), "--init", str(first), "--out", str(tmp_path / "other")])
     assert "visual False" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
@@ -226,14 +226,14 @@ def test_a_network_with_sight_is_no_start_for_one_without(folder, tmp_path, caps
                 "train",
                 "lpa",
                 str(folder),
-                "--start",
+                "--init",
                 str(tmp_path / "start.safetensors"),
-                "--no-sight",
+                "--no-visibility-head",
                 "--out",
                 str(tmp_path / "other"),
             ]
         )
-    assert "sight True" in capsys.readouterr().err
+    assert "visibility head True" in capsys.readouterr().err
 
 
 def test_no_gradient_is_longer_than_the_clip(folder):
@@ -270,7 +270,7 @@ def test_sets_whose_candidates_disagree_are_shown_more_often(folder):
     groups, rows = replace(groups, peak=agree), torch.arange(len(groups))
     assert lpa.emphasized(groups, rows, 3).bincount().tolist() == [1 if row % 2 == 0 else 3 for row in rows]
     assert lpa.emphasized(groups, rows, 1).sort().values.equal(rows)
-    with pytest.raises(InputError, match="--choice 1"):
+    with pytest.raises(InputError, match="--oversample 1"):
         lpa.emphasized(groups, rows, 0)
 
 
@@ -354,11 +354,11 @@ def test_the_least_error_is_that_of_the_best_candidate(folder):
 def test_an_audit_may_keep_to_groups_that_can_be_answered(folder, capsys):
     groups, _ = read(folder)
     middle = groups.least.median().item()
-    main(["audit", str(folder), "--json"])
-    main(["audit", str(folder), "--json", "--within", str(middle)])
+    main(["eval", "audit", str(folder), "--json"])
+    main(["eval", "audit", str(folder), "--json", "--within", str(middle)])
     whole, part = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert whole["groups"] == len(groups)
     assert part["groups"] == (groups.least <= middle).sum().item()
     with pytest.raises(SystemExit):
-        main(["audit", str(folder), "--within", "-1"])
+        main(["eval", "audit", str(folder), "--within", "-1"])
     assert "wider --within" in capsys.readouterr().err

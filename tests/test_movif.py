@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from lpa_cwm.cli.cache import Cache
+
 from lpa_cwm.datasets.movif import MoviClips, check_flow_sign, read_clip, round_trip_error, rounded_targets
 from lpa_cwm.datasets.tfrecord import RecordFile
 from lpa_cwm.errors import InputError

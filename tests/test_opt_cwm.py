@@ -343,7 +343,7 @@ def test_the_command_converts_and_the_folder_then_needs_the_converted_file_alone
     copyfile(BASE, tmp_path / "base_cwm_256_ckpt.pt")
     copyfile(OPT, tmp_path / "opt_cwm_ckpt.pt")
     before = load_folder(tmp_path, 256)
-    main(["convert", "--folder", str(tmp_path)])
+    main(["data", "convert", "--folder", str(tmp_path)])
     assert capsys.readouterr().out.splitlines() == ["not used: nothing", str(tmp_path / "opt_cwm_256.safetensors")]
     for path in tmp_path.glob("*.pt"):
         path.unlink()
@@ -354,12 +354,12 @@ def test_the_command_converts_and_the_folder_then_needs_the_converted_file_alone
 def test_without_the_published_files_the_way_to_get_them_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
     for name in ("opt-cwm", "opt-cwm-512"):
-        with pytest.raises(InputError, match="lpa-cwm fetch opt-cwm"):
+        with pytest.raises(InputError, match="lpa-cwm data fetch opt-cwm"):
             load_world(name)
-    assert "lpa-cwm fetch opt-cwm" in str(missing_official())
+    assert "lpa-cwm data fetch opt-cwm" in str(missing_official())
     with pytest.raises(SystemExit):
-        main(["convert"])
-    assert "does not exist; `lpa-cwm fetch opt-cwm`" in capsys.readouterr().err
+        main(["data", "convert"])
+    assert "does not exist; `lpa-cwm data fetch opt-cwm`" in capsys.readouterr().err
 
 
 def broken(change):

@@ -1,4 +1,4 @@
-"""The page as `lpa-cwm demo` serves it, under requests that no browser tab of its own would send."""
+"""The page as `lpa-cwm page` serves it, under requests that no browser tab of its own would send."""
 
 import http.client
 import importlib.util
@@ -36,7 +36,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         code = "from lpa_cwm.cli.main import main; main()"
-        command = [sys.executable, "-c", code, "demo", "--port", str(self.port), "--no-show"]
+        command = [sys.executable, "-c", code, "page", "--port", str(self.port), "--no-show"]
         self.process = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)})
         deadline = time.monotonic() + PATIENCE
         while not self.is_up():

@@ -121,7 +121,7 @@ def test_files_that_are_not_the_runs_are_refused(tmp_path, pickled):
 
 def test_a_method_that_cannot_be_made_claims_no_folder(tmp_path, pickled, capsys):
     with pytest.raises(SystemExit):
-        main(["predict", str(pickled), "--method", "nonsense", "--out", str(tmp_path / "run")])
+        main(["eval", "predict", str(pickled), "--tracker", "nonsense", "--out", str(tmp_path / "run")])
     assert "no known method" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -178,7 +178,7 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path, pickled):
 
 
 def test_the_command_predicts_and_resumes(tmp_path, pickled, capsys):
-    command = ["predict", str(pickled), "--method", "static", "--out", str(tmp_path / "run"), "--json"]
+    command = ["eval", "predict", str(pickled), "--tracker", "static", "--out", str(tmp_path / "run"), "--json"]
     main([*command, "--shard", "1/2"])
     main(command)
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -188,7 +188,7 @@ def test_the_command_predicts_and_resumes(tmp_path, pickled, capsys):
 
 def test_the_command_passes_the_numbers_of_the_method(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", {"a": entry(n=1, t=2)})
-    command = ["predict", str(path), "--out", str(tmp_path / "run"), "--world", "toy", "--masks", "3"]
+    command = ["eval", "predict", str(path), "--out", str(tmp_path / "run"), "--world", "toy", "--masks", "3"]
     main(command)
     assert load_run(tmp_path / "run").settings["numbers"]["masks"] == 3
     with pytest.raises(SystemExit):
@@ -198,14 +198,14 @@ def test_the_command_passes_the_numbers_of_the_method(tmp_path, capsys):
 
 def test_the_command_refuses_numbers_that_a_rival_does_not_have(tmp_path, pickled, capsys):
     with pytest.raises(SystemExit):
-        main(["predict", str(pickled), "--out", str(tmp_path / "run"), "--method", "static", "--masks", "3"])
+        main(["eval", "predict", str(pickled), "--out", str(tmp_path / "run"), "--tracker", "static", "--masks", "3"])
     assert "static has no numbers to set" in capsys.readouterr().err
 
 
 def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", entries(2) | {"bad": entry() | {"points": np.zeros((3, 6, 2), int)}})
     with pytest.raises(SystemExit) as exit:
-        main(["predict", str(path), "--method", "static", "--out", str(tmp_path / "run")])
+        main(["eval", "predict", str(path), "--tracker", "static", "--out", str(tmp_path / "run")])
     assert exit.value.code == 2
     assert "The points of the video bad" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

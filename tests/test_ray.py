@@ -12,14 +12,15 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 RAY = ("--executor", "ray", "--workers", "2")
 FEW = {
-    "predict": ("--method", "uniform", "--masks", "2", "--frames", "3", "--max-tracks", "2"),
-    "cache": ("--masks", "2", "--pairs", "1", "--queries", "2"),
+    "eval predict": ("--adjudicator", "uniform", "--masks", "2", "--frames", "3", "--max-tracks", "2"),
+    "data cache": ("--masks", "2", "--pairs", "1", "--queries", "2"),
 }
 
 
 def run(verb, path, out, *more):
     # In a process of its own: Ray leaves threads and open files behind, which the suite counts as errors.
-    command = [sys.executable, "-m", "lpa_cwm.cli.main", verb, str(path), "--out", str(out), "--json", "--world", "toy"]
+    program = [sys.executable, "-m", "lpa_cwm.cli.main", *verb.split()]
+    command = [*program, str(path), "--out", str(out), "--json", "--world", "toy"]
     result = subprocess.run([*command, *FEW[verb], *more], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])

@@ -30,7 +30,7 @@ def truth_of(seed):
 
 
 def run_folder(parent, name, noise, method="dis", dataset="davis", score=True, **fields):
-    """A scored run as `lpa-cwm score` leaves it, with predictions off by `noise` pixels."""
+    """A scored run as `lpa-cwm eval score` leaves it, with predictions off by `noise` pixels."""
     videos, trivial = {}, {kind: {} for kind in metrics.TRIVIAL}
     for seed in range(5):
         truth = truth_of(seed)
@@ -213,7 +213,7 @@ def test_page_is_well_formed_and_needs_nothing_from_elsewhere(report):
 
 
 def test_command_writes_the_same_page_and_all_tables_in_all_formats(runs, tables, report, tmp_path, capsys):
-    main(["report", *map(str, runs), "--out", str(tmp_path)])
+    main(["eval", "report", *map(str, runs), "--out", str(tmp_path)])
     assert capsys.readouterr().out.strip() == str(tmp_path / "index.html")
     assert (tmp_path / "index.html").read_bytes() == report.read_bytes()
     names = {path.name for path in (tmp_path / "tables").iterdir()}
@@ -239,9 +239,9 @@ def test_runs_of_different_tracks_are_not_put_side_by_side(runs, tmp_path):
 
 def test_unscored_run_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["report", str(tmp_path)])
+        main(["eval", "report", str(tmp_path)])
     assert stop.value.code == 2
-    assert "`lpa-cwm score` writes one" in capsys.readouterr().err
+    assert "`lpa-cwm eval score` writes one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [3.0, 3.0], [0.0, 0.0], [12.3, 97.0], [-5.0, 0.001], [1e-9, 2e-9]])
@@ -274,8 +274,8 @@ def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
         clips[name] = {"video": pixels, "points": points, "occluded": np.zeros((3, 6), dtype=bool)}
     data, run = tmp_path / "clips.pkl", tmp_path / "run"
     data.write_bytes(pickle.dumps(clips))
-    main(["predict", str(data), "--method", "static", "--out", str(run)])
-    main(["score", str(run)])
+    main(["eval", "predict", str(data), "--tracker", "static", "--out", str(run)])
+    main(["eval", "score", str(run)])
     page = write_report([run], tmp_path / "report").read_text()
     assert page.count("data:image/jpeg;base64,") == 2 * FRAMES
     assert "static · a/b · DCA" in page

@@ -128,9 +128,9 @@ def test_strided_runs_are_scored_as_such(tmp_path, pickled):
 
 
 def test_the_command_writes_and_prints(folder, capsys):
-    main(["score", str(folder)])
+    main(["eval", "score", str(folder)])
     assert "static point" in capsys.readouterr().out
-    main(["score", str(folder), "--json", "--motion", "1e6"])
+    main(["eval", "score", str(folder), "--json", "--motion", "1e6"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["methods"]["ground truth"]["aj"]["value"] == 1
     assert printed["methods"]["drifting"]["coverage"]["undefined"] == 5
@@ -144,8 +144,8 @@ def test_a_point_that_never_moves_scores_as_published(tmp_path, capsys):
     published = {"badja": 11.6, "tum": 12.9, "middlebury": 76.2}
     for subset, percent in published.items():
         out = str(tmp_path / subset)
-        main(["predict", str(REAL), "--method", "static", "--out", out, "--videos", f"{subset}/*"])
+        main(["eval", "predict", str(REAL), "--tracker", "static", "--out", out, "--videos", f"{subset}/*"])
         capsys.readouterr()
-        main(["score", out, "--json"])
+        main(["eval", "score", out, "--json"])
         found = json.loads(capsys.readouterr().out)["methods"]["static"]["delta_avg"]["value"]
         assert 100 * found == pytest.approx(percent, abs=0.05)

@@ -91,7 +91,7 @@ def test_deviation_is_that_of_the_variance_preserving_diffusion():
 
 def test_absent_weights_are_explained(monkeypatch, tmp_path):
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"256x256_diffusion_uncond\.pt has not been fetched.*`lpa-cwm fetch adm`"):
+    with pytest.raises(InputError, match=r"256x256_diffusion_uncond\.pt has not been fetched.*data fetch adm`"):
         load_score_model("adm")
 
 

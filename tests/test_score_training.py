@@ -132,7 +132,7 @@ def test_large_photographs_are_reduced(tmp_path):
     assert score.read(tmp_path / "large.png").shape == (3, 320, 500)
 
 
-@pytest.mark.parametrize("option", ["--steps=0", "--batch=0", "--crop=31", "--crop=0", "--every=0", "--rate=nan"])
+@pytest.mark.parametrize("option", ["--steps=0", "--batch=0", "--crop=31", "--crop=0", "--save-every=0", "--rate=nan"])
 def test_impossible_schedules_end_in_one_sentence(photos, tmp_path, capsys, option):
     assert_refused(["--photos", str(photos), "--out", str(tmp_path / "out"), option], "cannot be run", capsys)
     assert not (tmp_path / "out").exists()

@@ -182,7 +182,7 @@ def test_pickles_are_a_benchmark(series, tmp_path):
 def test_the_command_writes_a_contact_sheet(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(recipes.RECIPES, "movi", TINY)
     path = tmp_path / "sheet.png"
-    main(["simulate", "--preview", str(path), "--clips", "2", "--size", "32"])
+    main(["data", "simulate", "--preview", str(path), "--clips", "2", "--size", "32"])
     assert capsys.readouterr().out.strip() == str(path)
     with Image.open(path) as sheet:
         assert sheet.size == (8 * 32, 2 * 32)
@@ -190,6 +190,6 @@ def test_the_command_writes_a_contact_sheet(tmp_path, capsys, monkeypatch):
 
 def test_the_command_says_what_is_missing(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["simulate"])
+        main(["data", "simulate"])
     assert stop.value.code == 2
     assert "--out" in capsys.readouterr().err

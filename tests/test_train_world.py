@@ -66,7 +66,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path):
 def test_a_killed_process_goes_on_exactly(tmp_path):
     def start(out, steps):
         command = [sys.executable, "-m", "lpa_cwm.cli.main", "train", "world", "--out", str(out), "--steps", str(steps)]
-        options = ["--batch", "1", "--every", "1", "--workers", "0", "--cooldown", "1"]
+        options = ["--batch", "1", "--save-every", "1", "--workers", "0", "--cooldown", "1"]
         return subprocess.Popen([*command, *options], env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     assert start(tmp_path / "whole", 4).wait() == 0

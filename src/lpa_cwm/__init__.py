@@ -2,7 +2,7 @@
 
 >>> import lpa_cwm as lc
 >>> from lpa_cwm.bundled import bundled_clip
->>> tracks = lc.load("uniform", "toy", lc.Method(masks=2)).track(bundled_clip("toy"), lc.grid(1, frame=22))
+>>> tracks = lc.load("uniform", "toy", masks=2).track(bundled_clip("toy"), lc.grid(1, frame=22))
 >>> tracks.xy.shape
 torch.Size([1, 24, 2])
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Adjudicator": "interfaces",
+    "Adjudicator": "protocols",
     "Clip": "types",
-    "LayeredMotionWorld": "world.compact.world",
+    "LayeredMotionWorld": "worlds.layered.world",
     "Grid": "types",
     "InputError": "errors",
-    "LPA": "adjudicate.learned",
+    "LPA": "adjudicators.lpa",
     "TrackerConfig": "config",
     "Queries": "types",
     "Tracks": "types",
-    "WorldModel": "interfaces",
-    "load": "hub",
+    "WorldModel": "protocols",
+    "load": "registry",
     "metrics": "",
-    "read": "data.video",
-    "write": "data.video",
+    "read": "io.video",
+    "write": "io.video",
 }
 _ALIASES = {"grid": "Grid"}
 """`grid(8)` reads as a verb; the type is `Grid`."""

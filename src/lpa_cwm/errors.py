@@ -11,10 +11,14 @@ class InputError(ValueError):
     """
 
 
-def need(module: str, extra: str) -> ModuleType:
+def require(module: str, extra: str) -> ModuleType:
     """Import an optional dependency, or say which extra brings it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
         raise InputError(f'This needs {name}, which is not installed: pip install "lpa-cwm[{extra}]".') from error
+
+
+need = require
+"""Former name."""

@@ -163,7 +163,7 @@ def _opt_cwm(size: int) -> "WorldModel":
 
 def _opt_cwm_missing() -> str | None:
     here = (cache_dir() / "opt-cwm").is_dir()
-    return None if here else "The published weights of Opt-CWM are not here: run `lpa-cwm fetch opt-cwm`."
+    return None if here else "The published weights of Opt-CWM are not here: run `lpa-cwm data fetch opt-cwm`."
 
 
 def _compact_score(device: str) -> "ScoreModel":

@@ -1,4 +1,4 @@
-"""The page in a real browser, as somebody meets it who has just typed `lpa-cwm demo`.
+"""The page in a real browser, as somebody meets it who has just typed `lpa-cwm page`.
 
 Run by `make test-browser`; with LPA_CWM_PICTURES=FOLDER it leaves three screenshots there.
 """
@@ -47,7 +47,7 @@ def served(tmp_path_factory):
     """The page's address, and the folder where it puts its temporary files."""
     scratch, port = tmp_path_factory.mktemp("tmp"), free_port()
     code = "from lpa_cwm.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "demo", "--port", str(port), "--no-show"]
+    command = [sys.executable, "-c", code, "page", "--port", str(port), "--no-show"]
     server = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)})
     address = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + PATIENCE / 1000

@@ -151,7 +151,7 @@ def missing_official() -> str | None:
     """Say which published file has not been fetched."""
     names = (PUBLISHED[512][0], PUBLISHED_GENERATOR)
     absent = [name for name in names if not (cache_dir() / "opt-cwm" / name).is_file()]
-    return f"{absent[0]} has not been fetched yet: run `lpa-cwm fetch opt-cwm`." if absent else None
+    return f"{absent[0]} has not been fetched yet: run `lpa-cwm data fetch opt-cwm`." if absent else None
 
 
 def load_official(**given: Any) -> OfficialTracker:

@@ -45,7 +45,7 @@ def load_raft(path: Path) -> Raft:
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read tensors under RAFT's names from a `.pth` of RAFT or torchvision or an `.npz` of SMURF's variables."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm fetch raft`.")
+        raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm data fetch raft`.")
     if path.suffix == ".npz":
         return from_tensorflow(read_npz(path))
     return rename_torchvision(

@@ -51,7 +51,7 @@ def opencv(name: str, what: str, tracker: Tracker) -> Baseline:
 
 def raft(name: str, trained: str, file: str, gaps: bool = False) -> Baseline:
     """RAFT (Teed & Deng 2020) with one of its published files."""
-    command = "lpa-cwm fetch raft-things" if file == "raft-things.pth" else "lpa-cwm fetch raft"
+    command = "lpa-cwm data fetch raft-things" if file == "raft-things.pth" else "lpa-cwm data fetch raft"
     what = f"{trained}; {GAPS if gaps else DIRECT}"
     return Baseline(name, what, "BSD-3-Clause", command, RaftCheckpoint(name, file, gaps=gaps))
 
@@ -112,7 +112,7 @@ _ALL = (
         name="opt-cwm",
         what="Opt-CWM (Stojanov et al. 2025) by its own protocol: 512 px, masks per query, four zooms, whole pixels.",
         license="none given: all rights reserved",
-        obtain="lpa-cwm fetch opt-cwm",
+        obtain="lpa-cwm data fetch opt-cwm",
         source=OptCwmCheckpoint(),
     ),
 )

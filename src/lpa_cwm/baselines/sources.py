@@ -127,7 +127,7 @@ class RaftCheckpoint:
         path = self.path(checkpoint)
         network = load_raft(path)
         if network.variant not in self.variants:
-            raise InputError(f"{path} holds the weights of another network than {self.name}; see `lpa-cwm methods`.")
+            raise InputError(f"{path} holds the weights of another network than {self.name}; see its documentation.")
         flow: Flow = RaftFlow(network, iterations)
         return GapTracker(flow, device=device) if self.gaps else PairwiseTracker(flow, self.rule, device=device)
 
@@ -151,7 +151,7 @@ class RaftCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class OptCwmCheckpoint:
-    """Opt-CWM with its own protocol, from its published files or from the output of `lpa-cwm convert`."""
+    """Opt-CWM with its own protocol, from its published files or from the output of `lpa-cwm data convert`."""
 
     def missing(self) -> str | None:
         """Say which file has to be fetched."""

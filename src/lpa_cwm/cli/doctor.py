@@ -2,12 +2,15 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypedDict
 
+from lpa_cwm.cli.options import InPath, JsonOption
 from lpa_cwm.config import ADJUDICATOR
+from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -56,18 +59,17 @@ class Finding:
     """Whether the default command cannot do without it."""
 
 
-@dataclass(frozen=True)
-class Doctor:
-    """Say what is installed, which weights and data are at hand, what is missing and how to get it."""
+@dataclass(frozen=True, kw_only=True)
+class Doctor(JsonOption):
+    """Check the installation: decode a clip, track a pair, find weights and data, say how to get the rest."""
 
-    data: tuple[Path, ...] = (Path("."), Path("data"))
+    EXAMPLE: ClassVar[str] = "lpa-cwm doctor --data data"
+    data: tuple[InPath, ...] = (Path("."), Path("data"))
     """Folders, up to two levels deep, in which to look for published data sets."""
-    json: bool = False
-    """Print JSON instead of text."""
 
     def run(self) -> None:
         """Look at everything, print it, and fail if the default command cannot work."""
-        found = [*software(), *devices(), *extras(), *shipped_weights(), *fetched_weights(), *methods()]
+        found = [*software(), *devices(), *trials(), *extras(), *bundled(), *fetched(), *methods()]
         found += benchmarks(self.data)
         healthy = all(one.state == "ok" or (one.state == "missing" and not one.needed) for one in found)
         if self.json:
@@ -125,6 +127,36 @@ def devices() -> Iterator[Finding]:
         yield Finding("devices", "cuda", "missing", "none that torch can use", "install the torch build for your GPU")
 
 
+def trials() -> Iterator[Finding]:
+    """Decode a frame of the bundled clip, and track a point from its first frame to its second."""
+    import torch
+
+    from lpa_cwm import registry
+    from lpa_cwm.bundled import DEMO_CLIP
+    from lpa_cwm.io.video import read
+    from lpa_cwm.tracker import validate_queries
+    from lpa_cwm.types import Clip, Grid
+
+    remedy = 'pip install --force-reinstall "lpa-cwm"'
+    try:
+        clip = read(DEMO_CLIP)
+        first, second = clip[0], clip[1]
+    except Exception as error:  # Whatever a broken installation raises is the finding.
+        yield Finding("trials", "decoding", "wrong", f"{type(error).__name__}: {error}", remedy, needed=True)
+        return
+    yield Finding("trials", "decoding", "ok", f"frame of {first.shape[2]}x{first.shape[1]} from {DEMO_CLIP.name}")
+    try:
+        start, pair = time.perf_counter(), Clip(torch.stack([first, second]), clip.name)
+        tracks = registry.load().track(pair, validate_queries(pair, Grid(1)))
+        x, y = tracks.xy[0, 1].tolist()
+    except Exception as error:
+        yield Finding("trials", "tracking", "wrong", f"{type(error).__name__}: {error}", remedy, needed=True)
+        return
+    seconds = time.perf_counter() - start
+    what = f"one pair in {seconds:.1f} s with loading; the center point went to {x:.1f}, {y:.1f}"
+    yield Finding("trials", "tracking", "ok", what)
+
+
 def extras() -> Iterator[Finding]:
     """Optional parts."""
     for extra, wanted in requirements().items():
@@ -164,7 +196,7 @@ def installed(requirement: "Requirement") -> str | None:
     return found if requirement.specifier.contains(found, prereleases=True) else None
 
 
-def shipped_weights() -> Iterator[Finding]:
+def bundled() -> Iterator[Finding]:
     """Files of the package, against the hash on their model card."""
     from lpa_cwm import registry
     from lpa_cwm.files import bundled_weights, data_files
@@ -174,17 +206,17 @@ def shipped_weights() -> Iterator[Finding]:
     for name in sorted(names | {Path(registry.LPA_FILE).stem}):
         path, card = folder / f"{name}.safetensors", folder / f"{name}.md"
         found = re.search(r"sha256 `([0-9a-f]{64})`", card.read_text()) if card.is_file() else None
-        yield weights_finding("shipped weights", path, found and found[1], REMEDIES.get(path.name))
+        yield weights_finding("bundled weights", path, found and found[1], REMEDIES.get(path.name))
 
 
-def fetched_weights() -> Iterator[Finding]:
+def fetched() -> Iterator[Finding]:
     """Files that others publish, in the cache."""
     from lpa_cwm.datasets.download import DOWNLOADS
 
     for parcel in DOWNLOADS.values():
         hashes = dict(zip(parcel.paths(), parcel.origin.hashes.values(), strict=True))
         for name, path in parcel.paths().items():
-            yield weights_finding("fetched weights", path, hashes[name], f"lpa-cwm fetch {parcel.name}")
+            yield weights_finding("fetched weights", path, hashes[name], f"lpa-cwm data fetch {parcel.name}")
 
 
 def weights_finding(section: str, path: Path, sha256: str | None, remedy: str | None) -> Finding:
@@ -203,12 +235,10 @@ def weights_finding(section: str, path: Path, sha256: str | None, remedy: str | 
 
 def methods() -> Iterator[Finding]:
     """Which trackers can run."""
-    from lpa_cwm.cli.methods import listed
-
     for entry in listed():
         lacks, needed = entry["missing"], entry["name"] == ADJUDICATOR
         what = "runs here, the default" if needed else "runs here"
-        yield Finding("methods", entry["name"], "missing" if lacks else "ok", lacks or what, needed=needed)
+        yield Finding("trackers", entry["name"], "missing" if lacks else "ok", lacks or what, needed=needed)
 
 
 def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
@@ -226,3 +256,66 @@ def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
         else:
             looked = ", ".join(str(folder) for folder in folders)
             yield Finding("data", name, "missing", f"no {pattern} in {looked}", remedy)
+
+
+class TrackerEntry(TypedDict):
+    """One tracker of the list."""
+
+    name: str
+    what: str
+    license: str
+    source: str
+    missing: str | None
+
+
+OURS = {
+    "uniform": "The world model's candidate responses, weighted equally.",
+    "apa": "Analytic adjudication: candidates weighted by a score model, appearance against motion.",
+    "lpa": "Learned adjudication: candidates weighted by a small set transformer.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTrackers(JsonOption):
+    """List all trackers, ours and baselines: what each is, its license, and what is missing to run it here."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm list-trackers"
+
+    def run(self) -> None:
+        """Print the list."""
+        entries = listed()
+        if self.json:
+            print(json.dumps(entries, indent=2))
+            return
+        width = max(len(entry["name"]) for entry in entries)
+        for entry in entries:
+            state = "Runs here." if entry["missing"] is None else f"Missing: {entry['missing']}"
+            print(f"{entry['name']:{width}}  {entry['what']}")
+            print(f"{'':{width}}  License: {entry['license']}. From: {entry['source']}.")
+            print(f"{'':{width}}  {state}")
+
+
+def listed() -> list[TrackerEntry]:
+    """Our adjudicators first, then the baselines."""
+    from lpa_cwm.baselines.registry import BASELINES
+
+    ours = [
+        TrackerEntry(name=name, what=what, license="Apache-2.0", source="built in", missing=missing(name))
+        for name, what in OURS.items()
+    ]
+    baselines = [
+        TrackerEntry(name=one.name, what=one.what, license=one.license, source=one.obtain, missing=one.missing())
+        for one in BASELINES.values()
+    ]
+    return [*ours, *baselines]
+
+
+def missing(name: str) -> str | None:
+    """What an adjudicator lacks with the default world model and weights."""
+    from lpa_cwm import registry
+
+    try:
+        registry.load(name)
+    except InputError as error:
+        return str(error)
+    return None

@@ -1,23 +1,160 @@
-"""The command line: parse, run one verb, and tell by the exit code how it went."""
+"""The commands by name, and the program: parse, check, run one command, and tell by the exit code how it went."""
 
+import ctypes
+import difflib
+import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, Union, runtime_checkable
 
-from lpa_cwm.cli import parse
+import tyro
+
+from lpa_cwm import __version__
+from lpa_cwm.cli import data, doctor, evaluate, track, train
+from lpa_cwm.cli.options import check
 from lpa_cwm.errors import InputError
 
 FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143
 """Exit codes beside 0; the parser itself ends with 2, an error that nobody foresaw with 1 and a traceback."""
+MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.DisallowNone)
+NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Names of glibc's <malloc.h>."""
+
+
+@runtime_checkable
+class Command(Protocol):
+    """Options as fields, an example for the help, work in `run`."""
+
+    EXAMPLE: ClassVar[str]
+
+    def run(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Print a script that teaches a shell to complete commands and options."""
+
+    EXAMPLE: ClassVar[str] = 'eval "$(lpa-cwm completion bash)"'
+    shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
+    """Shell that reads the script."""
+
+    def run(self) -> None:
+        """Let the parser describe itself; it prints, and ends the program with code 0."""
+        tyro.cli(everything(), prog="lpa-cwm", args=["--tyro-print-completion", self.shell], config=MARKERS)
+
+
+COMMANDS: dict[str, type[Command]] = {
+    "track": track.Track,
+    "explain": track.Explain,
+    "page": track.Page,
+    "eval predict": evaluate.Predict,
+    "eval score": evaluate.Score,
+    "eval report": evaluate.Report,
+    "eval compare": evaluate.Compare,
+    "eval ablate": evaluate.Ablate,
+    "eval sweep": evaluate.Sweep,
+    "eval audit": evaluate.Audit,
+    "train lpa": train.TrainLpa,
+    "train score": train.TrainScore,
+    "train world": train.TrainWorld,
+    "data simulate": data.Simulate,
+    "data cache": data.Cache,
+    "data fetch": data.Fetch,
+    "data convert": data.Convert,
+    "data list": data.ListData,
+    "doctor": doctor.Doctor,
+    "list-trackers": doctor.ListTrackers,
+    "completion": Completion,
+}
+GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
+FORMER = {"demo": "page", "methods": "list-trackers"}
+"""Commands that have other names now."""
+ABOUT = """Track points through video with a counterfactual world model, and evaluate any tracker.
+
+usage: lpa-cwm COMMAND [OPTIONS]
+       lpa-cwm COMMAND --help
+       lpa-cwm --version
+"""
+CODES = "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. Results go to stdout, everything else to stderr."
+
+
+def parse(arguments: list[str] | None = None) -> Command:
+    """The command that the words ask for, with all values in range; `sys.argv` if none are given."""
+    words = sys.argv[1:] if arguments is None else arguments
+    for count in (1, 2):
+        name = " ".join(words[:count])
+        if name in COMMANDS and len(words) >= count:
+            command = parse_options(name, words[count:])
+            check(command)
+            return command
+    if words == ["--version"]:
+        print(f"lpa-cwm {__version__}")
+        sys.exit(0)
+    group = words[0] if words and words[0] in GROUPS else ""
+    rest = words[1:] if group else words
+    if rest and rest[0] in ("-h", "--help"):
+        print(overview(group))
+        sys.exit(0)
+    if not rest:
+        print(overview(group), file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    raise InputError(no_command(group, rest[0]))
+
+
+def parse_options(name: str, words: list[str]) -> Command:
+    """The options of one command; help ends with an example."""
+    kind, prog = COMMANDS[name], f"lpa-cwm {name}"
+    if not {"-h", "--help"} & set(words):
+        return tyro.cli(kind, prog=prog, args=words, config=MARKERS)
+    shown = io.StringIO()
+    with redirect_stdout(shown), suppress(SystemExit):
+        tyro.cli(kind, prog=prog, args=["--help"], config=MARKERS)
+    text = "\n".join(line.rstrip() for line in NO_DEFAULT.sub("", shown.getvalue()).splitlines())
+    print(f"{text.rstrip()}\n\nExample:\n  {kind.EXAMPLE}")
+    sys.exit(0)
+
+
+def overview(group: str = "") -> str:
+    """A line for each command, or for each command of a group."""
+    names = [name for name in COMMANDS if not group or name.split()[0] == group]
+    wide = max(map(len, names)) + 2
+    lines = [f"  {name:{wide}}{(COMMANDS[name].__doc__ or '').partition('.')[0].partition(';')[0]}." for name in names]
+    return "\n".join(["" if group else ABOUT, "commands:", *lines, "", CODES]).lstrip()
+
+
+def no_command(group: str, word: str) -> str:
+    """That there is no such command, and which was probably meant."""
+    given = f"{group} {word}".strip()
+    last = {name.split()[-1]: name for name in reversed(COMMANDS)} | {name: name for name in COMMANDS} | FORMER
+    near = difflib.get_close_matches(given, last, 1) or difflib.get_close_matches(word, last, 1)
+    meant = f"did you mean `lpa-cwm {last[near[0]]}`?" if near else "`lpa-cwm --help` lists the commands."
+    return f"There is no command {given!r}; {meant}"
+
+
+def everything() -> Any:
+    """All commands as one type, which the completion describes."""
+    entries: dict[str, Any] = {name: kind for name, kind in COMMANDS.items() if " " not in name}
+    for group in GROUPS:
+        inner = [(name.split()[1], kind) for name, kind in COMMANDS.items() if name.split()[0] == group]
+        entries[group] = _union(inner)
+    return _union(list(entries.items()))
+
+
+def _union(entries: list[tuple[str, Any]]) -> Any:
+    """One type that is any of several commands by name."""
+    return Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in entries)]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM; whoever cleans up after an interrupt cleans up after this, too."""
+    """SIGTERM; cleaned up like an interrupt."""
 
 
 @contextmanager
@@ -35,16 +172,27 @@ def cleanup_on_sigterm() -> Iterator[None]:
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Answer SIGTERM once: `timeout` sends it twice, and the second must not interrupt the cleaning up."""
+    """Answer SIGTERM once: `timeout` sends it twice, and the second must not interrupt the cleanup."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated
 
 
+def keep_freed_memory() -> None:
+    """Tell glibc's allocator not to return freed blocks to the system: large tensors of equal size come and go."""
+    with suppress(OSError, AttributeError, ValueError, TypeError):
+        if (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            libc = ctypes.CDLL(None)
+            libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+            libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run one verb; what can be foreseen to go wrong is said in one sentence on stderr."""
+    """Run one command; foreseeable failures are one sentence on stderr."""
     try:
         with cleanup_on_sigterm():
-            parse(arguments).run()
+            command = parse(arguments)
+            keep_freed_memory()
+            command.run()
             sys.stdout.flush()
     except InputError as error:
         stop(BAD_INPUT, str(error))

@@ -1,30 +1,259 @@
-"""`lpa-cwm train`: the table of what can be trained; each entry is a verb of its own."""
+"""`lpa-cwm train lpa|score|world`: the networks that are bundled."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import tyro
+from tyro.conf import Positional
 
-from lpa_cwm.cli.train_lpa import TrainLpa
-from lpa_cwm.cli.train_score import TrainScore
-from lpa_cwm.cli.train_world import TrainWorld
+from lpa_cwm.cli.options import (
+    Count,
+    DeviceOption,
+    GradientNorm,
+    InPath,
+    Natural,
+    OutFolder,
+    Rate,
+    Seed,
+    Side,
+    Steps,
+    Weight,
+    integer,
+)
 
-SUBJECTS: dict[str, type] = {
-    "lpa": TrainLpa,
-    "score": TrainScore,
-    "world": TrainWorld,
-}
+if TYPE_CHECKING:
+    from lpa_cwm.adjudicators.lpa import LPA
+    from lpa_cwm.synth.images import Split
+    from lpa_cwm.synth.pairs import PairSource
+    from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
-_verbs = [Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, kind in SUBJECTS.items()]
-_Subject: Any = Annotated[Union[*_verbs], tyro.conf.arg(name="")]
+UNSEEN = 100
+"""Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
+
+SHARES = (0.3, 0.3, 0.2, 0.2)
+"""Of layered scenes, natural video, and simulated scenes with little and with much motion."""
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train one of the networks that ship."""
+@dataclass(frozen=True, kw_only=True)
+class TrainLpa(DeviceOption):
+    """Train LPA on cached candidates; run again to go on after a stop."""
 
-    subject: _Subject
+    EXAMPLE: ClassVar[str] = "lpa-cwm train lpa cache/train --steps 10000 --out runs/lpa"
+    cache: Annotated[tuple[InPath, ...], Positional]
+    """Folders that `lpa-cwm data cache` filled."""
+    out: OutFolder = Path("runs/lpa")
+    """Where checkpoint, log and weights go."""
+    steps: Steps = 10_000
+    """Updates."""
+    batch: Count = 16
+    """Candidate sets per update."""
+    rate: Rate = 3e-4
+    """Learning rate at the start; it falls as a cosine."""
+    save_every: Steps = 250
+    """Updates between checkpoints and selections."""
+    seed: Seed = 0
+    """Another seed gives another training."""
+    clip: GradientNorm = 1.0
+    """Largest norm of the gradient; inf does not clip, as in the paper."""
+    oversample: Count = 3
+    """How often sets whose candidates disagree are shown for each time that the others are; 1 is the paper's."""
+    interaction: bool = True
+    """Let candidates see each other (the set transformer)."""
+    visual: bool = True
+    """Use the frames, not only responses and statistics."""
+    visibility_head: bool = True
+    """Predict visibility by a head of its own, not only by the weights; needs the visibility term."""
+    coordinate: Weight = 2.0
+    """Weight of the coordinate term."""
+    rank_weight: Weight = 0.2
+    """Weight of the best-candidate term."""
+    visibility: Weight = 4.0
+    """Weight of the visibility term, which needs hidden points in the cache; the paper has none (0)."""
+    decoded_weight: Weight = 20.0
+    """Weight of the accuracy of the decoded endpoint; the paper has none (0)."""
+    init: InPath | None = None
+    """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
+    autocast: bool = False
+    """Compute in bfloat16 where that is safe: faster, with slightly other weights at the end."""
 
     def run(self) -> None:
-        """Train it."""
-        self.subject.run()
+        """Train and print where the weights are."""
+        from lpa_cwm.registry import fingerprint_of
+        from lpa_cwm.training.lpa import Recipe, fit
+        from lpa_cwm.training.objective import Objective
+
+        recipe = Recipe(
+            steps=self.steps,
+            batch=self.batch,
+            rate=self.rate,
+            every=self.save_every,
+            seed=self.seed,
+            clip=self.clip,
+            choice=self.oversample,
+            interaction=self.interaction,
+            visual=self.visual,
+            sight=self.visibility_head,
+            objective=Objective(self.coordinate, self.rank_weight, self.visibility, self.decoded_weight),
+            autocast=self.autocast,
+            start=fingerprint_of([self.init]) if self.init else "",
+        )
+        print(fit(self.cache, self.out, recipe, self.on(), self.begun()))
+
+    def begun(self) -> "LPA | None":
+        """The network to start from, if there is one; it must have the branches that were asked for."""
+        from lpa_cwm.adjudicators.lpa import load_lpa
+        from lpa_cwm.errors import InputError
+
+        if self.init is None:
+            return None
+        network = load_lpa(self.init)
+        has = network.interaction, network.visual, network.visibility_head is not None
+        # A visibility head may be added to a network that has none: it begins by changing nothing.
+        if has != (self.interaction, self.visual, has[2] and self.visibility_head):
+            raise InputError(
+                f"{self.init} has interaction {has[0]}, visual {has[1]} and visibility head {has[2]}, but "
+                f"{self.interaction}, {self.visual} and {self.visibility_head} were asked for; "
+                "give the options it was trained with."
+            )
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainScore:
+    """Train the compact score model of APA on photographs, or evaluate it; run again to go on after a stop."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm train score --photos photos --out runs/score"
+    photos: InPath
+    """Folder of photographs; one in ten, chosen by its name, is held out."""
+    out: OutFolder = Path("runs/score")
+    """Where checkpoint, log and weights go."""
+    steps: Steps = 2_500
+    """Updates."""
+    batch: Count = 16
+    """Crops per update."""
+    crop: Annotated[int, integer(2, 1024)] = 48
+    """Side of a crop, in pixels; an even number."""
+    rate: Rate = 2e-3
+    """Highest learning rate; it rises for 2 % of the steps, then falls as a cosine."""
+    save_every: Steps = 100
+    """Updates between checkpoints and lines of the log."""
+    evaluate: bool = False
+    """Train nothing; print the denoising gain of `init` on the held-out photographs."""
+    init: InPath | None = None
+    """Weights to evaluate; the bundled ones if not given."""
+
+    def run(self) -> None:
+        """Train and evaluate, or only evaluate."""
+        from lpa_cwm.adjudicators.score_models.compact import load_compact_score
+        from lpa_cwm.training import score
+
+        weights = self.init
+        if not self.evaluate:
+            schedule = score.Schedule(self.steps, self.batch, self.crop, self.rate, self.save_every)
+            weights = score.fit(self.photos, self.out, schedule)
+            print(weights)
+        print(score.evaluate(self.photos, load_compact_score(weights)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainWorld:
+    """Train the compact world model by masked prediction of frame pairs; run again to go on after a stop."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm train world --photos photos --natural videos --out runs/world"
+    photos: InPath | None = None
+    """Folder of photographs for layered scenes; procedural pictures without one."""
+    natural: InPath | None = None
+    """Folder of videos, as many pairs as of layered scenes."""
+    assets: InPath | None = None
+    """Folder of objects and textures for simulated scenes, two fifths of the pairs; needs the extra `sim`."""
+    cache: OutFolder = Path("runs/natural")
+    """Where decoded videos are kept."""
+    out: OutFolder = Path("runs/world")
+    """Where checkpoint, log and weights go."""
+    init: InPath | None = None
+    """Weights to begin with, if there is no checkpoint in `out`."""
+    steps: Steps = 20_000
+    """Update at which to stop; give more to go on."""
+    cooldown: Natural = 4_000
+    """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
+    batch: Count = 8
+    """Pairs per update and process."""
+    sizes: tuple[Side, ...] = (128, 192)
+    """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
+    rate: Rate = 1e-3
+    """Learning rate."""
+    workers: Annotated[int, integer(0, 256)] = 1
+    """Background processes that make pairs."""
+    threads: Annotated[int, integer(1, 1024)] = 1
+    """Threads of the network on a CPU."""
+    save_every: Steps = 100
+    """Updates between checkpoints and lines of the log."""
+    check_every: Steps = 500
+    """Updates between evaluations on a few held-out pairs, which go into the log."""
+    evaluate: bool = False
+    """Train nothing; print the figures of `init` (of the bundled weights if not given) on held-out pairs."""
+    pairs: Count = 24
+    """Held-out pairs of each kind for `evaluate`."""
+
+    def run(self) -> None:
+        """Train, or only evaluate."""
+        import torch
+
+        torch.set_num_threads(self.threads)
+        print(self.measured() if self.evaluate else self.trained())
+
+    def trained(self) -> Path:
+        """Train and write the weights."""
+        from lpa_cwm.synth.pairs import Mixture
+        from lpa_cwm.training import world
+        from lpa_cwm.training.crops import Crops
+
+        layered, *others = self.sources("train")
+        shares = (SHARES[0], *SHARES[1 if self.natural else 2 :])[: 1 + len(others)]
+        pairs = Mixture((Crops(layered), *others), shares)
+        schedule = world.Schedule(batch=self.batch, sizes=self.sizes, rate=self.rate)
+        trainer = world.Trainer(
+            pairs, schedule, self.out, self.save_every, self.workers, self.init, self.check, self.check_every
+        )
+        return trainer.fit(world.Ending(self.steps, self.cooldown))
+
+    def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
+        """A few figures on a few held-out layered pairs, for the log."""
+        from lpa_cwm.config import TrackerConfig
+        from lpa_cwm.synth.layered import LayeredPairs
+        from lpa_cwm.training.world_evaluate import evaluate
+        from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+
+        return evaluate(
+            LayeredMotionWorld(network), LayeredPairs.of(self.photos, "val"), range(6), TrackerConfig(masks=3)
+        )
+
+    def measured(self) -> str:
+        """A table of figures."""
+        from lpa_cwm.config import TrackerConfig
+        from lpa_cwm.training.world_evaluate import evaluate, table
+        from lpa_cwm.worlds.layered.world import LayeredMotionWorld
+
+        model = LayeredMotionWorld.load(self.init)
+        columns = {}
+        for source in self.sources("val"):
+            columns[source.name] = evaluate(model, source, range(UNSEEN, UNSEEN + self.pairs), TrackerConfig())
+        return table(columns)
+
+    def sources(self, split: "Split") -> "list[PairSource]":
+        """Layered scenes, then what else was asked for."""
+        from lpa_cwm.synth.layered import LayeredPairs
+        from lpa_cwm.synth.video_pairs import VideoPairs
+
+        found: list[PairSource] = [LayeredPairs.of(self.photos, split)]
+        if self.natural is not None:
+            found.append(VideoPairs.of(self.natural, self.cache, split))
+        if self.assets is not None:
+            from lpa_cwm.simulator.assets import Assets
+            from lpa_cwm.simulator.pairs import SimulatedPairs
+            from lpa_cwm.simulator.recipe import recipe_named
+
+            assets = Assets.of(self.assets, split)
+            for recipe, name in (("movi", "simulated"), ("hard", "simulated_hard")):
+                found.append(SimulatedPairs(recipe_named(recipe), assets, name=f"{name}_{split}"))
+        return found

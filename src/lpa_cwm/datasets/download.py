@@ -168,10 +168,10 @@ class Download:
         """Path of a file that was fetched before."""
         path = self.paths()[name]
         if not path.is_file():
-            raise InputError(f"{name} has not been fetched yet: run `lpa-cwm fetch {self.name}`.")
+            raise InputError(f"{name} has not been fetched yet: run `lpa-cwm data fetch {self.name}`.")
         hashes = {PurePosixPath(member).name: sha256 for member, sha256 in self.origin.hashes.items()}
         if not matches_hash(path, hashes[name]):
-            raise InputError(f"{path} is not the published file; remove it and run `lpa-cwm fetch {self.name}`.")
+            raise InputError(f"{path} is not the published file; remove it and run `lpa-cwm data fetch {self.name}`.")
         return path
 
 

@@ -1,6 +1,6 @@
 """Reader of MOVi-F (Greff et al. 2022, Kubric, arXiv 2203.03570): frames and the optical flow between neighbors.
 
-`lpa-cwm simulate` writes the same format. In the files flow is (dy, dx), and `backward_flow[t]` is the motion that led
+`lpa-cwm data simulate` writes the same format. In the files flow is (dy, dx), and `backward_flow[t]` is the motion that led
 into frame t, x(t) - x(t-1). This module returns flow as (dx, dy), and backward flow from frame t to t - 1 as in the
 paper: F + B = 0 where both see the same point.
 """
@@ -167,7 +167,7 @@ class MoviClips:
         if not kept:
             raise InputError(
                 f"{folder} holds {len(every)} records in {len(paths)} files named {pattern}, none for the split "
-                f"'{split}'; fetch MOVi-F or run lpa-cwm simulate."
+                f"'{split}'; fetch MOVi-F or run lpa-cwm data simulate."
             )
         return cls(kept, split)
 

@@ -1,4 +1,4 @@
-"""Several methods on one data set: predict, score and report. `lpa-cwm predict`, `compare` and `ablate` call it."""
+"""Several methods on one data set: predict, score and report."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -66,7 +66,7 @@ def open_run(folder: Path, dataset: Path | None = None, selection: Selection | N
         data = load_dataset(dataset, selection)
     else:
         lack = "predictions" if dataset else "run.json to say what it is for; give --dataset"
-        raise InputError(f"{folder} has no {lack}; expected what `lpa-cwm predict` or another tracker wrote.")
+        raise InputError(f"{folder} has no {lack}; expected what `lpa-cwm eval predict` or another tracker wrote.")
     return ScoredRun.of(folder, data, manifest_of(data))
 
 
@@ -77,7 +77,7 @@ def score(run: ScoredRun, protocol: Protocol | None = None, partial: bool = Fals
         some = ", ".join(missing[:3])
         raise InputError(
             f"{run.folder} lacks {len(missing)} of {len(run.dataset)} videos, such as {some}; "
-            "finish it with `lpa-cwm predict`, or count them as failures with --partial."
+            "finish it with `lpa-cwm eval predict`, or count them as failures with --partial."
         )
     protocol = replace(protocol or Protocol(), mode=run.dataset.selection.queries)
     thresholds = sweep_thresholds(one.score for _, one, _ in _pairs(run) if one.score is not None)

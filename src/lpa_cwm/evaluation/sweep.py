@@ -60,7 +60,7 @@ def measured(folder: Path) -> list[Cell]:
         return [Cell(**cell) for cell in json.loads(path.read_text())] if path.exists() else []
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path} does not hold the cells of a sweep; remove it and run `lpa-cwm sweep` again."
+            f"{path} does not hold the cells of a sweep; remove it and run `lpa-cwm eval sweep` again."
         ) from error
 
 

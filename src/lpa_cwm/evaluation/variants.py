@@ -20,6 +20,7 @@ class Variant:
 
 
 STANDARD = {"windows": 0}
+NOT_IN_PAPER = {"visibility": 0.0, "decoded_weight": 0.0}
 
 VARIANTS = (
     Variant("uniform-windowed", "localization", "uniform"),
@@ -30,11 +31,11 @@ VARIANTS = (
     Variant("lpa-standard", "localization", settings=STANDARD),
     Variant("no-interaction", "architecture", training={"interaction": False}),
     Variant("response-and-scalars", "architecture", training={"visual": False}),
-    Variant("no-sight", "architecture", training={"sight": False}),
-    Variant("kl-only", "objective", training={"coordinate": 0.0, "best": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("kl-and-coordinate", "objective", training={"best": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("kl-and-best", "objective", training={"coordinate": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("no-answer", "objective", training={"answer": 0.0}),
-    Variant("paper-objective", "objective", training={"visibility": 0.0, "answer": 0.0}),
+    Variant("no-sight", "architecture", training={"visibility_head": False}),
+    Variant("kl-only", "objective", training={"coordinate": 0.0, "rank_weight": 0.0, **NOT_IN_PAPER}),
+    Variant("kl-and-coordinate", "objective", training={"rank_weight": 0.0, **NOT_IN_PAPER}),
+    Variant("kl-and-best", "objective", training={"coordinate": 0.0, **NOT_IN_PAPER}),
+    Variant("no-answer", "objective", training={"decoded_weight": 0.0}),
+    Variant("paper-objective", "objective", training={**NOT_IN_PAPER}),
 )
 """`uniform-windowed` is the architecture block's reference, `lpa-windowed` the full model of all three blocks."""

@@ -160,5 +160,5 @@ def load_scores(path: Path | str) -> list[Scores]:
         if plain["format"] == FORMAT:
             return [Scores.from_dict(one) for one in plain["scores"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a score file ({error}); `lpa-cwm score` writes one.") from error
+        raise InputError(f"{path} is not a score file ({error}); `lpa-cwm eval score` writes one.") from error
     raise InputError(f"{path} is of the format {plain['format']!r}; {FORMAT!r} was expected: score the run again.")

@@ -183,7 +183,7 @@ def opened(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
         raise InputError(
-            f"{path} is not a file of an evidence cache; remove it and run `lpa-cwm cache` again."
+            f"{path} is not a file of an evidence cache; remove it and run `lpa-cwm data cache` again."
         ) from error
 
 
@@ -207,5 +207,5 @@ def read(*folders: Path) -> tuple[CandidateSets, list[str]]:
                 videos += [about["video"]] * len(parts[-1])
     if not parts:
         said = " or ".join(str(folder) for folder in folders)
-        raise InputError(f"There is no evidence in {said}; make some with `lpa-cwm cache`.")
+        raise InputError(f"There is no evidence in {said}; make some with `lpa-cwm data cache`.")
     return join(parts), videos

@@ -138,7 +138,7 @@ def judged_by(groups: CandidateSets, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]
 def emphasized(groups: CandidateSets, rows: Int[Tensor, "k"], choice: int) -> Int[Tensor, "j"]:
     """Some groups, those whose candidates disagree `choice` times: most others are easy and teach little."""
     if choice < 1:
-        raise InputError(f"Sets with a choice would be shown {choice} times; once is the least: --choice 1.")
+        raise InputError(f"Sets with a choice would be shown {choice} times; once is the least: --oversample 1.")
     spread = (groups.peak[rows] - groups.peak[rows].mean(1, keepdim=True)).norm(dim=-1).amax(1)
     return torch.cat((rows[spread <= ALIKE], rows[spread > ALIKE].repeat(choice)))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lpa_cwm.adjudicators.score_models import TIME, noise_std
 from lpa_cwm.io.checkpoints import check_fit, tensors
 
-EXPECTED = "the published 256x256 unconditional ADM model; run `lpa-cwm fetch adm`"
+EXPECTED = "the published 256x256 unconditional ADM model; run `lpa-cwm data fetch adm`"
 TIMESTEP = 999 * TIME
 """Time that the network is given, as in NSG: not rounded to one of the thousand steps of its training."""
 

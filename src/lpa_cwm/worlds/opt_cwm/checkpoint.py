@@ -54,7 +54,7 @@ class UnusedKeys:
 def published_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a published file."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; `lpa-cwm fetch opt-cwm` brings the published files.")
+        raise InputError(f"{path} does not exist; `lpa-cwm data fetch opt-cwm` brings the published files.")
     return tensors(path, EXPECTED, within="model")
 
 
@@ -147,13 +147,13 @@ def save(world: OptCwm, path: Path) -> Path:
 def load(path: Path, batch: int = 8) -> OptCwm:
     """The world model from a file that `save` wrote."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; `lpa-cwm convert` makes it from the published files.")
+        raise InputError(f"{path} does not exist; `lpa-cwm data convert` makes it from the published files.")
     try:
         with safe_open(path, framework="pt") as file:
             architecture = Architecture(**json.loads(file.metadata()["architecture"]))
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is not a converted Opt-CWM file; `lpa-cwm convert` makes one.") from error
+        raise InputError(f"{path} is not a converted Opt-CWM file; `lpa-cwm data convert` makes one.") from error
     world = build_meta(architecture, batch)
     load_strict(world, state, path)
     return world

@@ -1,0 +1,226 @@
+"""`lpa-cwm data ...`: make, prepare, fetch and list data and published weights."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from tyro.conf import Positional
+
+from lpa_cwm.cli.options import (
+    Count,
+    Gaps,
+    InPath,
+    JsonOption,
+    Natural,
+    OutFolder,
+    ScoreModel,
+    Seed,
+    ShardOption,
+    Share,
+    WorkerOptions,
+    WorldOption,
+    integer,
+    one_of,
+    out_file,
+)
+from lpa_cwm.registry import fingerprint
+
+if TYPE_CHECKING:
+    from lpa_cwm.training.feature_cache import FeatureRecorder
+    from lpa_cwm.training.pair_sampling import Correspondences
+
+PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
+"""Names of `datasets.download.DOWNLOADS`, which help must not import."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate(ShardOption):
+    """Simulate clips of colliding bodies with exact motion: records like MOVi-F's, or a benchmark like TAP-Vid's."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data simulate --out data/val --form tapvid --split val --clips 40"
+    out: OutFolder | None = None
+    """Folder for the files; existing ones are kept, so the same command goes on after a stop."""
+    preview: Annotated[Path, out_file(".png", ".jpg", ".jpeg")] | None = None
+    """Write a contact sheet of the first clips here, and nothing else."""
+    form: Literal["movi", "tapvid"] = "movi"
+    """TFRecord files in MOVi-F's format, or pickles of tracks in TAP-Vid's."""
+    recipe: Literal["movi", "hard", "mixed"] = "movi"
+    """MOVi-F's own statistics; fewer, larger, faster bodies and a livelier camera; or both in turn."""
+    clips: Annotated[int, integer(1, 10_000_000)] = 16
+    """Number of clips in all."""
+    per_file: Count = 16
+    """Clips in each file."""
+    size: Annotated[int, integer(16, 2048)] = 256
+    """Pixels of a side of the frames."""
+    split: Literal["train", "val"] = "train"
+    """Which objects and pictures are used; the two sides share none."""
+    seed: Seed = 0
+    """Clip i of a seed is always the same, whichever file and worker it falls to."""
+    assets: InPath | None = None
+    """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; everything is invented without it."""
+    samples: Annotated[int, integer(1, 16)] = 2
+    """Rays per side of a pixel where an edge passes through it."""
+    shutter: Share = 0.0
+    """Share of the time between frames during which the shutter is open: motion blur."""
+    tracks: Count = 256
+    """Tracks per clip, for the TAP-Vid form."""
+
+    def run(self) -> None:
+        """Write the files or the contact sheet, and print where they are."""
+        from lpa_cwm.errors import InputError
+        from lpa_cwm.simulator.assets import Assets
+        from lpa_cwm.simulator.render import Film
+        from lpa_cwm.simulator.write import Production, produce, write_sheet
+
+        if self.preview is None and self.out is None:
+            raise InputError("Neither --out nor --preview was given; say where the files or the contact sheet go.")
+        film = Film(self.size, self.samples, self.shutter)
+        assets = Assets.of(self.assets, self.split)
+        series = Production(assets, film, self.recipe, self.seed, self.clips, self.per_file)
+        if self.preview is not None:
+            print(write_sheet(series, self.preview))
+        elif self.out is not None:
+            for path in produce(series, self.out, self.form, self.shard, self.tracks):
+                print(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache(JsonOption):
+    """Cache the candidates of annotated tracks, on which LPA is trained; run again to go on."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data cache data/train --out cache/train --hidden 6"
+    dataset: Annotated[InPath, Positional]
+    """Annotated videos of TAP-Vid format, or a folder of MOVi-F records; `lpa-cwm data simulate` writes both."""
+    out: OutFolder
+    """Folder of the cache: one file per video."""
+    score_model: ScoreModel = "compact"
+    """Score model of the analytic weights that are kept beside."""
+    masks: Annotated[int, integer(1, 1000)] = 10
+    """Candidates per query."""
+    pairs: Count = 4
+    """Frame pairs per video."""
+    queries: Natural = 8
+    """Most queries per pair."""
+    hidden: Natural = 0
+    """Most further queries per pair that are hidden in the target frame; annotated videos only."""
+    gaps: Gaps = (1, 12)
+    """Fewest and most frames between source and target; records give adjacent frames only."""
+    model: WorldOption = field(default_factory=WorldOption)
+    """World model, adjudicator and device."""
+    parallel: WorkerOptions = field(default_factory=WorkerOptions)
+    """Parts of the work, and workers."""
+
+    def run(self) -> None:
+        """Fill the cache."""
+        from lpa_cwm.evaluation.ray_cluster import executor
+        from lpa_cwm.files import pin_settings
+        from lpa_cwm.progress import progress
+        from lpa_cwm.training.feature_cache import Job, cache
+        from lpa_cwm.training.pair_sampling import RecordCorrespondences
+
+        device = self.model.on()
+        source = self.source()
+        videos = self.parallel.shard.of(len(source.videos))
+        pin_settings(self.out / "cache.json", self.settings())
+        job = Job(source, self.recorder)
+        workers = executor(self.parallel.executor, device, self.parallel.workers)
+        done = cache(job, self.out, workers, self.parallel.shard)
+        counts = dict(progress(done, len(videos), "candidates"))
+        groups, size = sum(counts.values()), sum(path.stat().st_size for path in counts)
+        if self.json:
+            print(json.dumps({"out": str(self.out), "groups": groups, "videos": len(videos), "bytes": size}))
+            return
+        print(f"{groups} groups of {len(videos)} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
+        if isinstance(source, RecordCorrespondences):
+            print(f"pixels of their frame pairs:\n{source.filter_counts(videos)}")
+        print(self.out)
+
+    def settings(self) -> dict[str, Any]:
+        """What the files depend on."""
+        numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden")}
+        numbers["gaps"] = list(self.gaps)
+        weights = {"shipped_weights": fingerprint(self.model.world, self.score_model)}
+        names = {"dataset": self.dataset.name, "world": self.model.world, "score": self.score_model}
+        return names | weights | numbers
+
+    def recorder(self) -> "FeatureRecorder":
+        """What asks the world model; each worker makes its own."""
+        from lpa_cwm.adjudicators.apa import APA
+        from lpa_cwm.registry import load_score_model, load_world
+        from lpa_cwm.training.feature_cache import FeatureRecorder
+
+        device = self.model.on()
+        apa = APA(load_score_model(self.score_model, device))
+        return FeatureRecorder(load_world(self.model.world), apa, self.masks, device=device)
+
+    def source(self) -> "Correspondences":
+        """Tracks of annotated videos, or flow of records."""
+        from lpa_cwm.datasets.movif import MoviClips
+        from lpa_cwm.datasets.tapvid import load_dataset
+        from lpa_cwm.files import data_files
+        from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
+
+        if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):
+            clips = MoviClips.of(self.dataset, "train")
+            return RecordCorrespondences(clips, self.pairs, self.queries)
+        dataset = load_dataset(self.dataset)
+        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch(JsonOption):
+    """Download published weights, check their hashes and keep them; nothing is ever fetched without being asked."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data fetch raft"
+    names: Annotated[tuple[Annotated[str, one_of("download", PUBLISHED_WEIGHTS)], ...], Positional] = ()
+    """What to fetch; `lpa-cwm data list` says what there is."""
+
+    def run(self) -> None:
+        """Fetch one after the other and print where the files are."""
+        from lpa_cwm.datasets.download import DOWNLOADS
+        from lpa_cwm.errors import InputError
+
+        if not self.names:
+            raise InputError(f"No name was given; choose among {', '.join(DOWNLOADS)}.")
+        paths = [str(path) for name in self.names for path in DOWNLOADS[name].fetch()]
+        print(json.dumps({"written": paths}) if self.json else "\n".join(paths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListData(JsonOption):
+    """List the published weights that can be fetched, with their licenses."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data list"
+
+    def run(self) -> None:
+        """Print a line for each."""
+        from lpa_cwm.datasets.download import DOWNLOADS
+
+        offered = [{"name": one.name, "what": one.what, "license": one.license} for one in DOWNLOADS.values()]
+        lines = [f"{one['name']:8}  {one['what']}. License: {one['license']}." for one in offered]
+        print(json.dumps(offered) if self.json else "\n".join(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert:
+    """Convert Opt-CWM's published predictor and generator to one file that loads faster and runs no code."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data convert --size 256"
+    size: Literal[256, 512] = 256
+    """Side in pixels of the frames the predictor sees."""
+    folder: InPath | None = None
+    """Where the published files are; by default where `lpa-cwm data fetch opt-cwm` puts them."""
+    out: Annotated[Path, out_file(".safetensors")] | None = None
+    """File to write; by default beside the published ones, where it is then used instead of them."""
+
+    def run(self) -> None:
+        """Convert, and say what was left out."""
+        from lpa_cwm.files import cache_dir
+        from lpa_cwm.worlds.opt_cwm.checkpoint import CONVERTED, PUBLISHED, PUBLISHED_GENERATOR, load_published, save
+
+        folder = self.folder or cache_dir() / "opt-cwm"
+        base, architecture = PUBLISHED[self.size]
+        world, ignored = load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture)
+        print(f"not used: {ignored}")
+        print(save(world, self.out or folder / CONVERTED.format(size=self.size)))
