@@ -94,7 +94,8 @@ def test_memory_chunks_change_nothing():
     clip = toy_clip(TURNING, 2, (SIZE, SIZE))
     world = ToyWorld(error=5.0, **SMALL)
     one, many = (CwmTracker(world, uniform, TrackerConfig(batch=batch)).track(clip, Grid(3)) for batch in (2, 64))
-    assert torch.equal(one.xy.nan_to_num(), many.xy.nan_to_num())
+    # Sums over other numbers of rows differ in their last bit.
+    torch.testing.assert_close(one.xy, many.xy, equal_nan=True, atol=1e-4, rtol=0)
 
 
 def test_candidates_disagree_and_a_good_adjudicator_wins():
@@ -199,7 +200,7 @@ def test_adjudicators_share_candidates_and_do_not_disturb_each_other():
         return Judgement.of(torch.eye(candidates.peak.shape[1])[:1].expand(len(candidates.peak), -1))
 
     def again(pair, candidates):
-        assert candidates is seen[-1]
+        assert any(candidates is one for one in seen)
         return uniform(pair, candidates)
 
     config = TrackerConfig(masks=4)
@@ -210,9 +211,9 @@ def test_adjudicators_share_candidates_and_do_not_disturb_each_other():
 
 def test_a_listener_may_stop_the_work():
     def stop(done, total):
-        assert total == 5
+        assert total == 4
         if done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        track_many(ToyWorld(**SMALL), {"uniform": uniform}, toy_clip(DRIFT, 4, (SIZE, SIZE)), POINTS, on_pair=stop)
+        track_many(ToyWorld(**SMALL), {"uniform": uniform}, toy_clip(DRIFT, 4, (SIZE, SIZE)), POINTS, on_frame=stop)

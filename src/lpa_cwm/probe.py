@@ -4,7 +4,7 @@ Candidates are made in one place, `first_pass`: tracking, `explain`, the feature
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,12 @@ class ObservedPair:
         """Factual predictions under the shared first masks."""
         return self.world.imagine(self.scene, self.masks.to(self.source.resized.device))
 
+    def with_masks(self, masks: int) -> "ObservedPair":
+        """The same scene under another number of masks; fewer masks are a prefix of more."""
+        other = replace(self, config=replace(self.config, masks=masks))
+        other.scene = self.scene
+        return other
+
     @property
     def patches(self) -> int:
         return (self.world.size // self.world.patch) ** 2
@@ -100,6 +106,14 @@ def first_pass(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Iterator[tup
     for rows, candidates in probe.candidates():
         source, target = observed.source, observed.target
         yield rows, Pair(source.resized, target.resized, points[rows.to(points.device)], source.derived), candidates
+
+
+def pair_candidates(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Candidates:
+    """Candidates of all queries at once; give no more queries than fit into memory."""
+    parts = [(rows, candidates) for rows, _, candidates in first_pass(observed, xy)]
+    if len(parts) == 1:
+        return parts[0][1]
+    return Candidates.of(concatenate([part.response.with_queries(rows, len(xy)) for rows, part in parts]))
 
 
 def first_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> MaskPlan:

@@ -110,6 +110,17 @@ def concatenate(parts: list[Responses]) -> Responses:
     return replace(first, **{name: value[order] for name, value in joined.items()})
 
 
+def join_masks(parts: list[Responses]) -> tuple[Responses, Int[Tensor, "r"]]:
+    """Responses of the same queries under the masks of all parts, and the order in which their rows were put."""
+    counts = [part.shape[1] for part in parts]
+    offsets = [sum(counts[:index]) for index in range(len(parts))]
+    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("blocks", "query", "patch")}
+    joined["mask"] = torch.cat([part.mask + offset for part, offset in zip(parts, offsets, strict=True)])
+    order = joined["query"].argsort(stable=True)
+    rows = {name: value[order] for name, value in joined.items()}
+    return replace(parts[0], **rows, shape=(parts[0].shape[0], sum(counts))), order
+
+
 def to_dense(response: Responses | Float[Tensor, "n m 3 h w"]) -> Float[Tensor, "n m 3 h w"]:
     """All pixels of what a world model returned."""
     return response.dense() if isinstance(response, Responses) else response

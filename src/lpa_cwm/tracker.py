@@ -1,46 +1,211 @@
-"""The method: candidates from masks, adjudicated, decoded to an endpoint, re-evaluated around it."""
+"""Tracking through time: candidates from several source frames, adjudicated together, one target frame after another.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+For a target frame t the candidates of a point come from its query frame (the direct path of the paper) and from the
+frames t - g of the configured gaps in which the point has a visible estimate. All of them lie in frame t, so that one
+adjudicator weighs them as one set and compares each with the appearance at the query. Without gaps this is the paper.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.decode import Distribution, distribution, windowed_sequence
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import Crop, inside
-from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
-from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass, observe_pair, prepare
+from lpa_cwm.geometry import inside
+from lpa_cwm.pair_tracking import PairResult, decode_candidates, reevaluate, track_pair
+from lpa_cwm.probe import ObservedPair, PreparedFrame, observe_pair, pair_candidates, prepare
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, WorldModel
-from lpa_cwm.sampling import crop_resize
-from lpa_cwm.types import Candidates, Clip, Grid, Judgement, Queries, Tracks
+from lpa_cwm.types import Candidates, Clip, Grid, Pair, Queries, ReversedFrames, Tracks
+
+ONLY = "only"
+"""Name of the adjudicator where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
-class PairResult:
-    """Where the queries of one frame pair went, in pixels of the frame, and how sure that is."""
+class FrameEstimate:
+    """Where every track is in one frame; NaN and hidden before its query."""
 
     xy: Float[Tensor, "n 2"]
+    visible: Bool[Tensor, "n"]
     strength: Float[Tensor, "n"]
     support: Float[Tensor, "n"]
     spread: Float[Tensor, "n"]
 
     @classmethod
-    def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
-        return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(3)))
+    def empty(cls, tracks: int) -> "FrameEstimate":
+        """No track is anywhere."""
+        unknown = (torch.full((tracks,), torch.nan) for _ in range(3))
+        return cls(torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool), *unknown)
 
-    def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
-        """Overwrite some rows."""
+    def put(self, rows: Int[Tensor, "k"], result: PairResult, threshold: float) -> None:
+        """Enter the results of some tracks."""
         for name in ("xy", "strength", "support", "spread"):
-            getattr(self, name)[rows] = getattr(other, name)
+            getattr(self, name)[rows] = getattr(result, name).cpu()
+        self.visible[rows] = (result.strength >= threshold).cpu()
+
+    def extended(self, tracks: int) -> "FrameEstimate":
+        """The same for a larger number of tracks."""
+        grown = FrameEstimate.empty(tracks)
+        for entry in fields(self):
+            getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
+        return grown
+
+
+@dataclass
+class OnlineTracker:
+    """Tracks points by several adjudicators while frames come in one at a time.
+
+    Memory does not depend on the number of frames: only the frames that gaps reach back to, and those with given
+    positions, are kept. Each frame is described once and each frame pair observed once for all points.
+    """
+
+    world: WorldModel
+    adjudicators: Mapping[str, Adjudicator]
+    config: TrackerConfig
+    device: str = "cpu"
+    name: str = "stream"
+    """Identity of the video; fixes the masks."""
+    time: int = 0
+    """Number of the frame that comes next."""
+    anchors: list[dict[int, Float[Tensor, "2"]]] = field(default_factory=list)
+    """For each track its given positions by frame: the query, and corrections."""
+    active: list[bool] = field(default_factory=list)
+    frames: dict[int, PreparedFrame] = field(default_factory=dict)
+    history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
+
+    def add(self, xy: Float[Tensor, "2"], frame: int | None = None, track: int | None = None) -> int:
+        """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track."""
+        frame = self.time - 1 if frame is None else frame
+        if track is None or track == len(self.anchors):
+            self.anchors.append({})
+            self.active.append(True)
+            track = len(self.anchors) - 1
+        self.anchors[track][frame] = xy.float().cpu()
+        if frame < self.time and frame not in self.frames:
+            raise InputError(f"Frame {frame} is gone; positions can be given in the frames {sorted(self.frames)}.")
+        return track
+
+    def remove(self, track: int) -> None:
+        """Stop tracking a point."""
+        self.active[track] = False
+
+    @torch.inference_mode()
+    def step(self, frame: UInt8[Tensor, "3 h w"]) -> dict[str, FrameEstimate]:
+        """Track all points into the next frame; estimates by adjudicator."""
+        self.frames[self.time] = prepare(self.world, frame, self.device)
+        observed: dict[Any, ObservedPair] = {}
+        direct: dict[tuple[int, ...], Candidates] = {}
+        estimates = {name: self._estimate(name, observed, direct) for name in self.adjudicators}
+        for name, estimate in estimates.items():
+            self._give(estimate)
+            self.history.setdefault(name, {})[self.time] = estimate
+        self._forget()
+        self.time += 1
+        return estimates
+
+    def _estimate(
+        self, name: str, observed: dict[Any, ObservedPair], direct: dict[tuple[int, ...], Candidates]
+    ) -> FrameEstimate:
+        """Estimates of one adjudicator in the newest frame."""
+        estimate = FrameEstimate.empty(len(self.anchors))
+        groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for track in range(len(self.anchors)):
+            if key := self._sources(name, track):
+                groups.setdefault(key, []).append(track)
+        for (reference, sources), members in groups.items():
+            for rows in torch.tensor(members).split(self.config.batch):
+                parts = [self._candidates(name, source, rows, observed, direct) for source in sources]
+                candidates = parts[0] if len(parts) == 1 else Candidates.join(parts)
+                result = self._judge(name, self._observe(reference, observed), rows, candidates)
+                estimate.put(rows, result, self.config.visibility_threshold)
+        return estimate
+
+    def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
+        """The last given position's frame, and all frames that candidates come from; None if there is none yet."""
+        given = sorted(frame for frame in self.anchors[track] if frame < self.time)
+        if not given or not self.active[track]:
+            return None
+        recent = (self.time - gap for gap in self.config.gaps)
+        believed = [
+            frame for frame in recent if frame > given[0] and frame not in given and self._visible(name, frame, track)
+        ]
+        return given[-1], (*given, *believed)
+
+    def _visible(self, name: str, frame: int, track: int) -> bool:
+        known = self.history.get(name, {}).get(frame)
+        return known is not None and track < len(known.visible) and bool(known.visible[track])
+
+    def _observe(self, source: int, observed: dict[Any, ObservedPair]) -> ObservedPair:
+        """The pair of a source frame and the newest frame."""
+        if source not in observed:
+            identity = "clip", self.name, source, self.time
+            frames = self.frames[source], self.frames[self.time]
+            observed[source] = ObservedPair(self.world, *frames, identity, self.config)
+        return observed[source]
+
+    def _candidates(
+        self,
+        name: str,
+        source: int,
+        rows: Int[Tensor, "k"],
+        observed: dict[Any, ObservedPair],
+        direct: dict[tuple[int, ...], Candidates],
+    ) -> Candidates:
+        """Candidates of some tracks from one source frame; those from given positions serve all adjudicators."""
+        pair, tracks = self._observe(source, observed), rows.tolist()
+        if all(source in self.anchors[track] for track in tracks):
+            key = (source, *tracks)
+            if key not in direct:
+                xy = torch.stack([self.anchors[track][source] for track in tracks])
+                direct[key] = pair_candidates(pair, xy.to(self.device))
+            return direct[key]
+        key = source, self.config.gap_masks
+        if key not in observed:
+            observed[key] = pair.with_masks(self.config.gap_masks)
+        return pair_candidates(observed[key], self.history[name][source].xy[rows].to(self.device))
+
+    def _judge(self, name: str, observed: ObservedPair, rows: Int[Tensor, "k"], candidates: Candidates) -> PairResult:
+        """Adjudicate and decode one candidate set per track; `observed` is the pair with the given position."""
+        source, target = observed.source, observed.target
+        reference = int(observed.identity[2])
+        xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
+        pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
+        result = decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
+        for index in range(1, self.config.passes + 1):
+            result = reevaluate(observed, xy, result, index)
+        return result
+
+    def _give(self, estimate: FrameEstimate) -> None:
+        """Positions that are given in the newest frame are visible and exact."""
+        for track, given in enumerate(self.anchors):
+            if self.time in given:
+                estimate.xy[track] = given[self.time]
+                estimate.visible[track] = True
+                for values in (estimate.strength, estimate.support, estimate.spread):
+                    values[track] = torch.nan
+
+    def _forget(self) -> None:
+        """Keep the frames and estimates that a later frame can need."""
+        oldest = self.time + 1 - max(self.config.gaps, default=0)
+        given = {frame for track, anchors in enumerate(self.anchors) if self.active[track] for frame in anchors}
+        self.frames = {
+            frame: kept
+            for frame, kept in self.frames.items()
+            if frame >= oldest or frame in given or frame == self.time
+        }
+        for known in self.history.values():
+            for frame in [frame for frame in known if frame < oldest]:
+                del known[frame]
 
 
 @dataclass
 class CwmTracker:
-    """Tracks points with one adjudicator; every target frame is reached directly from the query's frame."""
+    """Tracks points with one adjudicator."""
 
     world: WorldModel
     adjudicator: Adjudicator
@@ -48,25 +213,37 @@ class CwmTracker:
     device: str = "cpu"
     quiet: bool = True
 
-    def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
-        """Tracks in the clip's own pixels; nothing is tracked before a query's frame."""
-        adjudicators = {"only": self.adjudicator}
-        tracked = track_many(
-            self.world, adjudicators, clip, queries, config=self.config, device=self.device, quiet=self.quiet
-        )
-        return tracked["only"]
+    def track(self, clip: Clip, queries: Queries | Grid, backward: bool = False) -> Tracks:
+        """Tracks in the clip's own pixels, after each query and, if asked for, before it."""
+        adjudicators = {ONLY: self.adjudicator}
+        settings = {"config": self.config, "device": self.device, "quiet": self.quiet, "backward": backward}
+        return track_many(self.world, adjudicators, clip, queries, **settings)[ONLY]
+
+    def stream(
+        self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
+    ) -> Iterator[FrameEstimate]:
+        """Estimates frame by frame while the frames come in, with memory that does not grow."""
+        online = OnlineTracker(self.world, {ONLY: self.adjudicator}, self.config, self.device, name)
+        give(online, queries)
+        for frame in frames:
+            yield online.step(frame)[ONLY]
 
     def observe(self, clip: Clip, source: int, target: int) -> ObservedPair:
         """One frame pair of a clip, ready for `track_pair`."""
-        identity = pair_identity(clip, source, target)
+        identity = "clip", clip.name, source, target
         return observe_pair(self.world, clip[source], clip[target], identity, self.config, self.device)
 
     def track_pair(self, observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> PairResult:
-        """The endpoints of points of the source in the target."""
-        return track_pair(observed, {"only": self.adjudicator}, xy)["only"]
+        """The endpoints of points of the source in the target, by the direct path alone."""
+        return track_pair(observed, {ONLY: self.adjudicator}, xy)[ONLY]
 
 
-@torch.inference_mode()
+def give(online: OnlineTracker, queries: Queries) -> None:
+    """Enter all positions of some queries."""
+    for xy, frame, track in zip(queries.xy, queries.frame.tolist(), queries.tracks.tolist(), strict=True):
+        online.add(xy, frame, track)
+
+
 def track_many(
     world: WorldModel,
     adjudicators: Mapping[str, Adjudicator],
@@ -76,157 +253,68 @@ def track_many(
     config: TrackerConfig | None = None,
     device: str = "cpu",
     quiet: bool = True,
-    on_pair: Callable[[int, int], None] = lambda done, total: None,
+    backward: bool = False,
+    on_frame: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Tracks]:
-    """Tracks by several adjudicators; candidates are computed once for all of them.
+    """Tracks by several adjudicators; what does not depend on them is computed once.
 
-    `on_pair` is called before each frame pair with the number done and the number in all; it may raise to stop.
+    `on_frame` is called before each frame with the number done and the number in all; it may raise to stop.
     """
     queries = validate_queries(clip, queries)
-    config = config or world.defaults
-    buffers = {name: TrackBuffer.begin(queries, len(clip)) for name in adjudicators}
-    total = count_pairs(clip, queries)
-    pairs = observed_pairs(world, clip, queries, config, device)
-    for done, (observed, rows, target) in enumerate(progress(pairs, total, clip.name, quiet)):
-        on_pair(done, total)
-        results = track_pair(observed, adjudicators, queries.xy[rows].to(device))
-        for name, result in results.items():
-            buffers[name].put(rows, target, result)
-    return {name: buffer.tracks(queries, config) for name, buffer in buffers.items()}
+    online = OnlineTracker(world, adjudicators, config or world.defaults, device, clip.name)
+    total = len(clip) * (2 if backward else 1)
+    forward = _track_forward(online, clip, queries, quiet, lambda done: on_frame(done, total))
+    if not backward:
+        return forward
+    turned = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
+    mirrored = replace(queries, frame=len(clip) - 1 - queries.frame)
+    online = replace(online, name=turned.name, time=0, anchors=[], active=[], frames={}, history={})
+    before = _track_forward(online, turned, mirrored, quiet, lambda done: on_frame(len(clip) + done, total))
+    return {name: join_directions(before[name].reversed(), after, queries) for name, after in forward.items()}
 
 
-def observed_pairs(
-    world: WorldModel, clip: Clip, queries: Queries, config: TrackerConfig, device: str
-) -> Iterator[tuple[ObservedPair, Int[Tensor, "k"], int]]:
-    """Each frame with queries against each later frame; a source is prepared once."""
-    for start in queries.frame.unique().tolist():
-        source = prepare(world, clip[start], device)
-        rows = (queries.frame == start).nonzero()[:, 0]
-        for target in range(start + 1, len(clip)):
-            identity = pair_identity(clip, start, target)
-            yield ObservedPair(world, source, prepare(world, clip[target], device), identity, config), rows, target
+def _track_forward(
+    online: OnlineTracker, clip: Clip, queries: Queries, quiet: bool, on_frame: Callable[[int], None]
+) -> dict[str, Tracks]:
+    """From the first query's frame to the end of the clip."""
+    first = int(queries.frame.min())
+    online.time = first
+    give(online, queries)
+    nowhere = {name: FrameEstimate.empty(len(online.anchors)) for name in online.adjudicators}
+    estimates = [nowhere] * first
+    for index in progress(range(first, len(clip)), len(clip) - first, clip.name, quiet):
+        on_frame(index)
+        estimates.append(online.step(clip[index]))
+    return {
+        name: Tracks(
+            **{
+                entry.name: torch.stack([getattr(estimate[name], entry.name) for estimate in estimates], dim=1)
+                for entry in fields(FrameEstimate)
+            }
+        )
+        for name in online.adjudicators
+    }
 
 
-def pair_identity(clip: Clip, source: int, target: int) -> tuple[str, str, int, int]:
-    """What fixes the masks of a frame pair."""
-    return "clip", clip.name, source, target
+def join_directions(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
+    """Before its first given position a track is that of the backward direction, after its last that of the forward.
 
-
-def track_pair(
-    observed: ObservedPair, adjudicators: Mapping[str, Adjudicator], xy: Float[Tensor, "n 2"]
-) -> dict[str, PairResult]:
-    """All queries of one frame pair, given in pixels of the frame."""
-    results = {name: PairResult.empty(xy) for name in adjudicators}
-    for rows, pair, candidates in first_pass(observed, xy):
-        for name, adjudicate in adjudicators.items():
-            results[name].put(rows, decode_candidates(observed, candidates, adjudicate(pair, candidates)))
-    for index in range(1, observed.config.passes + 1):
-        results = {name: reevaluate(observed, xy, result, index) for name, result in results.items()}
-    return results
-
-
-def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> PairResult:
-    """Endpoints of the first pass: weighted responses, localized."""
-    strength = judgement.visibility * (judgement.weights * candidates.strength).sum(1)
-    start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
-    *_, last = windowed_sequence(start, observed.config.windows)
-    endpoint = last.decode(observed.config.subpixel)
-    return to_frame(observed.crop, endpoint, start, strength, judgement.support)
-
-
-def reevaluate(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult, index: int) -> PairResult:
-    """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops."""
-    config, hw = observed.config, observed.source.hw
-    side = int(min(hw) * config.zoom ** (index - 1))
-    if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
-        return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
-    refined = PairResult.empty(xy)
-    for row in torch.arange(len(xy)).split(1):
-        crops = (Crop.around(point[row][0], side, hw, observed.world.size) for point in (xy, result.xy))
-        source, target = crops
-        one = PairResult.empty(result.xy[row])
-        one.support[:] = result.support[row]
-        zoomed = zoom_in(observed, source, target)
-        refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
-    return refined
-
-
-def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:
-    """The same pair seen through two crops."""
-    world, device = observed.world, observed.source.resized.device
-
-    def cropped(frame: PreparedFrame, crop: Crop) -> PreparedFrame:
-        resized = crop_resize(frame.native, crop).to(device)
-        return PreparedFrame(frame.native, resized, world.describe(resized))
-
-    frames = cropped(observed.source, source), cropped(observed.target, target)
-    return replace(observed, source=frames[0], target=frames[1])
-
-
-def reevaluate_in(
-    observed: ObservedPair, crops: tuple[Crop, Crop], xy: Float[Tensor, "n 2"], before: PairResult, index: int
-) -> PairResult:
-    """Fresh masks around the endpoints, uniform weights, no window."""
-    source, target = crops
-    plan = next_plan(observed, xy, target.to_crop(before.xy), index)
-    refined = PairResult.empty(xy)
-    probe = Probe(observed.world, observed.scene, plan, source.to_crop(xy), observed.config.batch)
-    for rows, response, strength in probe.averages():
-        start = distribution(response, observed.config)
-        endpoint = start.decode(observed.config.subpixel)
-        refined.put(rows, to_frame(target, endpoint, start, strength, before.support[rows]))
-    return refined
-
-
-def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tensor, "n 2"], index: int) -> MaskPlan:
-    """Masks that hide the neighborhood of each query's endpoint."""
-    config, world = observed.config, observed.world
-    around = neighborhood(ends, world.size, world.patch).cpu()
-    if config.reevaluation == "joint":
-        return joint_plan(around, config.masks, config.reveal, *observed.identity, "pass", index)
-    keys = [(*observed.identity, *point, "pass", index) for point in xy.tolist()]
-    return per_query_plan(
-        [
-            hide(random_masks(config.masks, observed.patches, *key), near, config.reveal, *key)
-            for key, near in zip(keys, around, strict=True)
-        ]
-    )
-
-
-def to_frame(
-    crop: Crop, endpoint: Float[Tensor, "n 2"], start: Distribution, strength: Tensor, support: Tensor
-) -> PairResult:
-    """Endpoints and spread in the frame's pixels."""
-    scale = (crop.width * crop.height) ** 0.5 / crop.size
-    return PairResult(crop.to_frame(endpoint), strength, support, start.moments()[1] * scale)
-
-
-@dataclass(frozen=True, slots=True)
-class TrackBuffer:
-    """Tracks that are being filled frame by frame."""
-
-    xy: Float[Tensor, "n t 2"]
-    extras: dict[str, Float[Tensor, "n t"]]
-
-    @classmethod
-    def begin(cls, queries: Queries, frames: int) -> "TrackBuffer":
-        """NaN everywhere but at the queries."""
-        n = len(queries)
-        xy = torch.full((n, frames, 2), torch.nan)
-        xy[torch.arange(n), queries.frame] = queries.xy
-        return cls(xy, {name: torch.full((n, frames), torch.nan) for name in ("strength", "support", "spread")})
-
-    def put(self, rows: Int[Tensor, "k"], target: int, result: PairResult) -> None:
-        """Where some queries are in a frame."""
-        self.xy[rows, target] = result.xy.cpu()
-        for name, values in self.extras.items():
-            values[rows, target] = getattr(result, name).cpu()
-
-    def tracks(self, queries: Queries, config: TrackerConfig) -> Tracks:
-        """The finished tracks; a query is visible in its own frame."""
-        visible = self.extras["strength"] >= config.visibility_threshold
-        visible[torch.arange(len(queries)), queries.frame] = True
-        return Tracks(self.xy, visible, **self.extras)
+    Between two given positions the direction with the stronger response counts.
+    """
+    tracks = len(after.visible)
+    frames = torch.arange(after.visible.shape[1])
+    first, last = torch.full((tracks,), len(frames)), torch.full((tracks,), -1)
+    first = first.scatter_reduce(0, queries.tracks, queries.frame, "amin")[:, None]
+    last = last.scatter_reduce(0, queries.tracks, queries.frame, "amax")[:, None]
+    assert after.strength is not None
+    assert before.strength is not None
+    stronger = after.strength.nan_to_num(torch.inf) >= before.strength.nan_to_num(torch.inf)
+    forward = (frames >= last) | ((frames >= first) & stronger)
+    merged = {}
+    for name, value in after.known().items():
+        mask = forward[..., None] if value.ndim == 3 else forward
+        merged[name] = torch.where(mask, value, getattr(before, name))
+    return Tracks(**merged)
 
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:
@@ -249,8 +337,3 @@ def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:
                 f"x must be in [0, {width}) and y in [0, {height})."
             )
     return queries
-
-
-def count_pairs(clip: Clip, queries: Queries) -> int:
-    """Frame pairs that tracking these queries needs."""
-    return sum(len(clip) - 1 - start for start in queries.frame.unique().tolist())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, pixel_centers, rescale
-from lpa_cwm.responses import Responses
+from lpa_cwm.responses import Responses, join_masks
 
 
 @runtime_checkable
@@ -48,14 +48,34 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
+class ReversedFrames:
+    """Frames of a clip from the last to the first."""
+
+    clip: Clip
+
+    def __len__(self) -> int:
+        return len(self.clip)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.clip[len(self.clip) - 1 - index]
+
+
+@dataclass(frozen=True, slots=True)
 class Queries:
-    """Points to follow, each given in a frame of its own, in the clip's pixels."""
+    """Points to track, each given in a frame of its own, in the clip's pixels."""
 
     xy: Float[Tensor, "n 2"]
     frame: Int[Tensor, "n"]
+    track: Int[Tensor, "n"] | None = None
+    """Track numbers from 0 on; further positions of a track correct it. By default every point is a track."""
 
     def __len__(self) -> int:
         return len(self.frame)
+
+    @property
+    def tracks(self) -> Int[Tensor, "n"]:
+        """Number of the track of each point."""
+        return torch.arange(len(self.frame)) if self.track is None else self.track
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +122,10 @@ class Tracks:
         from lpa_cwm.io.tracks import save
 
         save(self, Path(path))
+
+    def reversed(self) -> "Tracks":
+        """The same tracks from the last frame to the first."""
+        return Tracks(**{name: value.flip(1) for name, value in self.known().items()})
 
     def known(self) -> dict[str, Tensor]:
         """The fields that are not None."""
@@ -152,6 +176,17 @@ class Candidates:
         """Candidates from the responses alone."""
         magnitude = response.magnitude()
         return cls(response, magnitude, *response.peaks(magnitude))
+
+    @classmethod
+    def join(cls, parts: "list[Candidates]") -> "Candidates":
+        """One set per query from several sets of the same queries."""
+        response, order = join_masks([part.response for part in parts])
+        return cls(
+            response,
+            torch.cat([part.magnitude for part in parts])[order],
+            torch.cat([part.peak for part in parts], dim=1),
+            torch.cat([part.strength for part in parts], dim=1),
+        )
 
 
 @dataclass(frozen=True, slots=True)

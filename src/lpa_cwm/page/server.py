@@ -30,7 +30,7 @@ from lpa_cwm.page.explain_panel import ObservedPairs
 from lpa_cwm.page.session import Point, Results, Session, queries
 from lpa_cwm.page.upload import Limits, LockedFrames, accept_upload, first_frames, inside, lock_clip
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
-from lpa_cwm.tracker import CwmTracker, count_pairs, track_many
+from lpa_cwm.tracker import CwmTracker, track_many
 from lpa_cwm.types import Clip, Frames, Tracks
 
 TAB = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -245,15 +245,14 @@ def run_methods(
     asked = queries(points)
     adjudicators = {name: cached_adjudicator(name) for name in methods if name in ADJUDICATORS}
     baselines = [name for name in methods if name not in ADJUDICATORS]
-    pairs = count_pairs(clip, asked) if adjudicators else 0
-    total = pairs + len(baselines) * len(clip)
+    total = (len(baselines) + bool(adjudicators)) * len(clip)
     tracks: dict[str, Tracks] = {}
     if adjudicators:
         model = cached_world(world)
-        tracks |= track_many(model, adjudicators, clip, asked, on_pair=lambda done, _: report(done, total))
+        tracks |= track_many(model, adjudicators, clip, asked, on_frame=lambda done, _: report(done, total))
     for number, name in enumerate(baselines):
         check_choice(name, runnable_baselines(), "method")
-        first = pairs + number * len(clip)
+        first = (number + bool(adjudicators)) * len(clip)
         frames = WatchedFrames(clip.frames, lambda index, first=first: report(first + index, total))
         tracks[name] = cached_baseline(name).track(Clip(frames, clip.name, clip.fps), asked)
     return tracks

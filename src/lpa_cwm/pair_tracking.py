@@ -1,0 +1,124 @@
+"""One frame pair: candidates, adjudicated and decoded to endpoints, re-evaluated around them (the paper's method)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lpa_cwm.decode import Distribution, distribution, windowed_sequence
+from lpa_cwm.geometry import Crop
+from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
+from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
+from lpa_cwm.protocols import Adjudicator
+from lpa_cwm.sampling import crop_resize
+from lpa_cwm.types import Candidates, Judgement
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """Where the queries of one frame pair went, in pixels of the frame, and how sure that is."""
+
+    xy: Float[Tensor, "n 2"]
+    strength: Float[Tensor, "n"]
+    support: Float[Tensor, "n"]
+    spread: Float[Tensor, "n"]
+
+    @classmethod
+    def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
+        return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(3)))
+
+    def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
+        """Overwrite some rows."""
+        for name in ("xy", "strength", "support", "spread"):
+            getattr(self, name)[rows] = getattr(other, name)
+
+
+def track_pair(
+    observed: ObservedPair, adjudicators: Mapping[str, Adjudicator], xy: Float[Tensor, "n 2"]
+) -> dict[str, PairResult]:
+    """All queries of one frame pair, given in pixels of the frame."""
+    results = {name: PairResult.empty(xy) for name in adjudicators}
+    for rows, pair, candidates in first_pass(observed, xy):
+        for name, adjudicate in adjudicators.items():
+            results[name].put(rows, decode_candidates(observed, candidates, adjudicate(pair, candidates)))
+    for index in range(1, observed.config.passes + 1):
+        results = {name: reevaluate(observed, xy, result, index) for name, result in results.items()}
+    return results
+
+
+def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> PairResult:
+    """Endpoints of the first pass: weighted responses, localized."""
+    strength = judgement.visibility * (judgement.weights * candidates.strength).sum(1)
+    start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
+    *_, last = windowed_sequence(start, observed.config.windows)
+    endpoint = last.decode(observed.config.subpixel)
+    return to_frame(observed.crop, endpoint, start, strength, judgement.support)
+
+
+def reevaluate(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult, index: int) -> PairResult:
+    """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops."""
+    config, hw = observed.config, observed.source.hw
+    side = int(min(hw) * config.zoom ** (index - 1))
+    if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
+        return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
+    refined = PairResult.empty(xy)
+    for row in torch.arange(len(xy)).split(1):
+        crops = (Crop.around(point[row][0], side, hw, observed.world.size) for point in (xy, result.xy))
+        source, target = crops
+        one = PairResult.empty(result.xy[row])
+        one.support[:] = result.support[row]
+        zoomed = zoom_in(observed, source, target)
+        refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
+    return refined
+
+
+def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:
+    """The same pair seen through two crops."""
+    world, device = observed.world, observed.source.resized.device
+
+    def cropped(frame: PreparedFrame, crop: Crop) -> PreparedFrame:
+        resized = crop_resize(frame.native, crop).to(device)
+        return PreparedFrame(frame.native, resized, world.describe(resized))
+
+    frames = cropped(observed.source, source), cropped(observed.target, target)
+    return replace(observed, source=frames[0], target=frames[1])
+
+
+def reevaluate_in(
+    observed: ObservedPair, crops: tuple[Crop, Crop], xy: Float[Tensor, "n 2"], before: PairResult, index: int
+) -> PairResult:
+    """Fresh masks around the endpoints, uniform weights, no window."""
+    source, target = crops
+    plan = next_plan(observed, xy, target.to_crop(before.xy), index)
+    refined = PairResult.empty(xy)
+    probe = Probe(observed.world, observed.scene, plan, source.to_crop(xy), observed.config.batch)
+    for rows, response, strength in probe.averages():
+        start = distribution(response, observed.config)
+        endpoint = start.decode(observed.config.subpixel)
+        refined.put(rows, to_frame(target, endpoint, start, strength, before.support[rows]))
+    return refined
+
+
+def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tensor, "n 2"], index: int) -> MaskPlan:
+    """Masks that hide the neighborhood of each query's endpoint."""
+    config, world = observed.config, observed.world
+    around = neighborhood(ends, world.size, world.patch).cpu()
+    if config.reevaluation == "joint":
+        return joint_plan(around, config.masks, config.reveal, *observed.identity, "pass", index)
+    keys = [(*observed.identity, *point, "pass", index) for point in xy.tolist()]
+    return per_query_plan(
+        [
+            hide(random_masks(config.masks, observed.patches, *key), near, config.reveal, *key)
+            for key, near in zip(keys, around, strict=True)
+        ]
+    )
+
+
+def to_frame(
+    crop: Crop, endpoint: Float[Tensor, "n 2"], start: Distribution, strength: Tensor, support: Tensor
+) -> PairResult:
+    """Endpoints and spread in the frame's pixels."""
+    scale = (crop.width * crop.height) ** 0.5 / crop.size
+    return PairResult(crop.to_frame(endpoint), strength, support, start.moments()[1] * scale)
