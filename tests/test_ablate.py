@@ -1,49 +1,52 @@
 """Several methods, and every row of the ablation table, by one command that asks the world model once for all."""
 
 import json
+from collections import Counter
 
 import pytest
-import torch
-from lpa_cwm.worlds.remember import Remembering
 
-from counting import CountingWorld
-from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.cli.main import main
-from lpa_cwm.config import TrackerConfig
-from lpa_cwm.evaluation.variants import VARIANTS
-from lpa_cwm.tracker import CwmTracker, track_together
+from lpa_cwm.datasets.tapvid import TapVidDataset
+from lpa_cwm.evaluation.ablate import VARIANTS
+from lpa_cwm.evaluation.compare import compare
+from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.io import safe_pickle
+from lpa_cwm.metrics import load_scores
+from lpa_cwm.report.paper import figures_of
 from lpa_cwm.training.feature_cache import cache
-from lpa_cwm.types import Grid
-from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 from tapvid_files import entries, save
-from test_lpa_training import job
+
+TOY = {"world": "toy", "settings": {"masks": 2}}
 
 
-def first(pair, candidates):
-    return torch.nn.functional.one_hot(candidates.peak[..., 0].long() * 0, candidates.peak.shape[1])[:, 0].float()
+def test_a_comparison_reads_the_data_once_and_hashes_each_video_once(tmp_path, monkeypatch, capsys):
+    """Predicting, scoring and the pictures of the report share one data set."""
+    path = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
+    reads, hashes = Counter(), Counter()
+    load, fingerprint = safe_pickle.load, TapVidDataset.fingerprint
 
+    def counted_load(path):
+        reads[path] += 1
+        return load(path)
 
-@pytest.mark.parametrize("passes", [0, 1])
-def test_together_they_answer_as_each_alone_and_ask_less(passes):
-    clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 3, (64, 64))
-    world = CountingWorld(size=64, sigma=2.0, error=5.0, wrong=0.4)
-    remembering = Remembering(world)
-    settings = [
-        (uniform, TrackerConfig(passes=passes)),
-        (first, TrackerConfig(passes=0)),
-        (uniform, TrackerConfig(localize="standard")),
-    ]
-    together = track_together([CwmTracker(remembering, *one) for one in settings], clip, Grid(2))
-    joint = sum(world.masks)
-    world.masks.clear()
-    for tracks, one in zip(together, settings, strict=True):
-        alone = CwmTracker(world, *one).track(clip, Grid(2))
-        for name in ("xy", "visible", "strength", "support", "spread"):
-            assert torch.equal(getattr(alone, name).nan_to_num(), getattr(tracks, name).nan_to_num())
-    assert joint < 0.7 * sum(world.masks)
+    def counted_fingerprint(self, index):
+        hashes[index] += 1
+        return fingerprint(self, index)
+
+    monkeypatch.setattr(safe_pickle, "load", counted_load)
+    monkeypatch.setattr(TapVidDataset, "fingerprint", counted_fingerprint)
+    methods = [Method("static"), *(Method(name, **TOY) for name in ("uniform", "apa", "lpa"))]
+    result = compare(path, tmp_path / "out", methods)
+    assert list(result.scores) == list(result.folders) == ["static", "uniform", "apa", "lpa"]
+    assert "data:image/jpeg" in result.report.read_text()
+    assert reads == {path: 1}
+    assert hashes == {0: 1, 1: 1}
+    assert capsys.readouterr() == ("", "")
 
 
 def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
+    from test_lpa_training import job
+
     data = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
     list(cache(job(), tmp_path / "evidence"))
     command = ["eval", "ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
@@ -54,7 +57,32 @@ def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
         scores = json.loads((tmp_path / "out/runs" / variant.name / "scores.json").read_text())
         assert variant.method in json.dumps(scores)
     table = (tmp_path / "out/report/tables/data_cmc.md").read_text()
-    assert all(variant.name in table for variant in VARIANTS)
+    assert all(f"| {variant.name} |" in table for variant in VARIANTS)
+
+
+PAPER = {
+    "uniform-windowed": "Uniform + Win.",
+    "apa-windowed": "APA + Win.",
+    "lpa-windowed": "LPA + Win.",
+    "uniform-standard": "Uniform + Std.",
+    "apa-standard": "APA + Std.",
+    "lpa-standard": "LPA + Std.",
+    "no-interaction": "w/o candidate-set interaction",
+    "response-and-scalars": "Response + scalar cues only",
+    "kl-only": "KL only",
+    "kl-and-coordinate": "KL + coordinate supervision",
+    "kl-and-best": "KL + best-candidate supervision",
+    "paper-objective": "Full objective",
+}
+
+
+def test_every_ablation_stands_beside_its_own_row_of_the_paper(tmp_path):
+    path = save(tmp_path / "tapvid_davis.pkl", entries(2, t=3, n=2))
+    methods = [Method("uniform", **TOY, label=variant.name) for variant in VARIANTS]
+    result = compare(path, tmp_path / "out", methods)
+    for name, folder in result.folders.items():
+        own = load_scores(folder / "scores.json")[0]
+        assert {figure.method for figure in figures_of(own)} == ({PAPER[name]} if name in PAPER else set())
 
 
 def test_compared_methods_have_the_runs_they_have_alone(tmp_path):

@@ -13,13 +13,12 @@ from einops import rearrange
 from lpa_cwm.baselines.pairwise import PairwiseTracker
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.evaluation import predictions
-from lpa_cwm.evaluation.manifest import manifest_of
 from lpa_cwm.evaluation.methods import Method, make_tracker
-from lpa_cwm.evaluation.predict import PredictJob, predict
-from lpa_cwm.evaluation.run import Run
-from lpa_cwm.evaluation.score import ScoredRun, score
+from lpa_cwm.evaluation.predict import PredictJob, write_runs
+from lpa_cwm.evaluation.run import EvaluationRun, manifest_of
+from lpa_cwm.evaluation.score import ScoredRun, score_run
 from lpa_cwm.geometry import rescale
+from lpa_cwm.io.predictions import prediction_path, read_prediction
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
@@ -91,10 +90,18 @@ def one_tracker(tracker):
 
 
 def evaluated(dataset, make, folder):
-    run = Run("method", {}, str(dataset.path), dataset.selection, manifest_of(dataset))
-    predict(PredictJob(dataset, make), {"method": (folder, run)})
-    found = [predictions.read(folder, name, len(dataset[i].queries), 3) for i, name in enumerate(dataset.names)]
-    return found, score(ScoredRun.of(folder, dataset, run.manifest))[0]
+    run = EvaluationRun("method", {}, str(dataset.path), dataset.selection, manifest_of(dataset))
+
+    def make_keyed():
+        track = make()
+        return lambda clip, queries: {str(folder): track(clip, queries)["method"]}
+
+    write_runs(PredictJob(dataset, make_keyed), {folder: run})
+    found = [
+        read_prediction(prediction_path(folder, name), len(dataset[i].queries), 3)
+        for i, name in enumerate(dataset.names)
+    ]
+    return found, score_run(ScoredRun.of(folder, dataset, run.manifest))[0]
 
 
 METHODS = {

@@ -6,8 +6,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,11 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation import predictions
-from lpa_cwm.evaluation.manifest import manifest_of
-from lpa_cwm.evaluation.predict import Job, predict
-from lpa_cwm.evaluation.run import Run, load_run
-from lpa_cwm.registry import fingerprint
+from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.evaluation.predict import PredictJob, predict, write_runs
+from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
+from lpa_cwm.io.predictions import prediction_path, read_prediction
+from lpa_cwm.registry import WORLDS, fingerprint
 from lpa_cwm.sharding import Shard
 from lpa_cwm.types import Tracks
 from tapvid_files import entries, entry, save
@@ -46,10 +48,12 @@ class Drifting:
         return Tracks(xy.masked_fill(hidden[..., None], torch.nan), (strength > 0.2), strength)
 
 
-def job_and_run(path, tracker, **selection):
+def write_run(path, tracker, out, shard=None, **selection):
+    """Predict with a tracker that is not in the tables of names."""
     dataset = load_dataset(path, Selection(**selection))
-    run = Run("drifting", {"step": tracker.step}, str(path), dataset.selection, manifest_of(dataset))
-    return Job(dataset, lambda: tracker), run
+    run = EvaluationRun("drifting", {"step": tracker.step}, str(path), dataset.selection, manifest_of(dataset))
+    job = PredictJob(dataset, lambda: lambda clip, queries: {str(out): tracker.track(clip, queries)})
+    return write_runs(job, {out: run}, shard=shard)
 
 
 def contents(folder):
@@ -62,34 +66,33 @@ def pickled(tmp_path):
 
 
 def test_one_file_per_video_holds_what_the_tracker_said(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting())
-    assert predict(job, run, tmp_path / "run") == (7, 0)
-    for index, name in enumerate(job.dataset.names):
-        sample = job.dataset[index]
+    assert write_run(pickled, Drifting(), tmp_path / "run") == (7, 0, 7)
+    dataset = load_dataset(pickled)
+    for index, name in enumerate(dataset.names):
+        sample = dataset[index]
         tracks = Drifting().track(sample.clip, sample.queries)
-        found = predictions.read(tmp_path / "run", name, len(sample.queries), len(sample.clip))
+        path = prediction_path(tmp_path / "run", name)
+        found = read_prediction(path, len(sample.queries), len(sample.clip))
         assert np.array_equal(found.xy, tracks.xy.numpy(), equal_nan=True)
         assert np.array_equal(found.visible, tracks.visible.numpy())
         assert np.array_equal(found.score, tracks.strength.numpy(), equal_nan=True)
         assert found.seconds > 0
-    assert load_run(tmp_path / "run").manifest == run.manifest
+    assert load_run(tmp_path / "run").manifest == manifest_of(dataset)
 
 
 def test_what_is_there_is_not_made_again(tmp_path, pickled):
     tracker = Drifting()
-    job, run = job_and_run(pickled, tracker)
-    predict(job, run, tmp_path / "run")
+    write_run(pickled, tracker, tmp_path / "run")
     whole = contents(tmp_path / "run")
     (tmp_path / "run" / "set%2Fc2.npz").unlink()
-    assert predict(job, run, tmp_path / "run") == (1, 6)
+    assert write_run(pickled, tracker, tmp_path / "run") == (1, 6, 7)
     assert tracker.calls == 8
     assert contents(tmp_path / "run") == whole
 
 
 def test_shards_make_the_whole(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting())
-    predict(job, run, tmp_path / "whole")
-    made = [predict(job, run, tmp_path / "parts", shard=Shard(number, 3))[0] for number in (3, 1, 2)]
+    write_run(pickled, Drifting(), tmp_path / "whole")
+    made = [write_run(pickled, Drifting(), tmp_path / "parts", Shard(number, 3)).made for number in (3, 1, 2)]
     assert made == [2, 3, 2]
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
@@ -101,44 +104,42 @@ def test_bad_shards_are_named(text):
 
 
 def test_another_configuration_is_refused_and_nothing_overwritten(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting())
-    predict(job, run, tmp_path / "run", shard=Shard(1, 2))
+    write_run(pickled, Drifting(), tmp_path / "run", Shard(1, 2))
     before = contents(tmp_path / "run")
     with pytest.raises(InputError, match=r"settings.step was 0.01 and is 0.02"):
-        predict(*job_and_run(pickled, Drifting(0.02)), tmp_path / "run")
-    with pytest.raises(InputError, match="manifest was"):
-        predict(*job_and_run(pickled, Drifting(), max_tracks=1), tmp_path / "run")
+        write_run(pickled, Drifting(0.02), tmp_path / "run")
+    with pytest.raises(InputError, match=r"manifest.set/a0.tracks was 3 and is 1"):
+        write_run(pickled, Drifting(), tmp_path / "run", max_tracks=1)
     assert contents(tmp_path / "run") == before
 
 
 def test_files_that_are_not_the_runs_are_refused(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting())
-    predict(job, run, tmp_path / "run", shard=Shard(1, 2))
+    write_run(pickled, Drifting(), tmp_path / "run", Shard(1, 2))
     np.savez(tmp_path / "run" / "set%2Fb1.npz", xy=np.zeros((3, 8, 2)), visible=np.zeros((3, 8), bool))
     with pytest.raises(InputError, match=r"set%2Fb1.npz is not of this run's configuration"):
-        predict(job, run, tmp_path / "run")
+        write_run(pickled, Drifting(), tmp_path / "run")
 
 
 def test_a_method_that_cannot_be_made_claims_no_folder(tmp_path, pickled, capsys):
     with pytest.raises(SystemExit):
         main(["eval", "predict", str(pickled), "--tracker", "nonsense", "--out", str(tmp_path / "run")])
-    assert "no known method" in capsys.readouterr().err
+    assert "nonsense" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_run_file_is_named(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting())
-    predict(job, run, tmp_path / "run")
+    write_run(pickled, Drifting(), tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(InputError, match="does not describe a run"):
-        predict(job, run, tmp_path / "run")
+        write_run(pickled, Drifting(), tmp_path / "run")
 
 
 def test_strided_queries_are_tracked_both_ways(tmp_path, pickled):
-    job, run = job_and_run(pickled, Drifting(), queries="strided")
-    predict(job, run, tmp_path / "run")
-    sample = job.dataset[0]
-    found = predictions.read(tmp_path / "run", job.dataset.names[0], len(sample.queries), len(sample.clip))
+    write_run(pickled, Drifting(), tmp_path / "run", queries="strided")
+    dataset = load_dataset(pickled, Selection(queries="strided"))
+    sample = dataset[0]
+    path = prediction_path(tmp_path / "run", dataset.names[0])
+    found = read_prediction(path, len(sample.queries), len(sample.clip))
     assert (sample.queries.frame > 0).any()
     for row, (start, at) in enumerate(zip(sample.queries.xy, sample.queries.frame.tolist(), strict=True)):
         for t in range(len(sample.clip)):
@@ -152,19 +153,18 @@ SLOW = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_predict import Drifting, job_and_run
-from lpa_cwm.evaluation.predict import predict
+from test_predict import Drifting, write_run
 class Slow(Drifting):
     def track(self, clip, queries):
         time.sleep(0.15)
         return super().track(clip, queries)
 print("ready", flush=True)
-predict(*job_and_run(Path({data!r}), Slow()), Path({out!r}))
+write_run(Path({data!r}), Slow(), Path({out!r}))
 """
 
 
 def test_killed_runs_resume_to_the_same_bytes(tmp_path, pickled):
-    predict(*job_and_run(pickled, Drifting()), tmp_path / "whole")
+    write_run(pickled, Drifting(), tmp_path / "whole")
     code = SLOW.format(tests=str(Path(__file__).parent), data=str(pickled), out=str(tmp_path / "run"))
     rng = random.Random(0)
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_killed_runs_resume_to_the_same_bytes(tmp_path, pickled):
         time.sleep(rng.uniform(0.1, 0.7))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-    predict(*job_and_run(pickled, Drifting()), tmp_path / "run")
+    write_run(pickled, Drifting(), tmp_path / "run")
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
@@ -190,16 +190,16 @@ def test_the_command_passes_the_numbers_of_the_method(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", {"a": entry(n=1, t=2)})
     command = ["eval", "predict", str(path), "--out", str(tmp_path / "run"), "--world", "toy", "--masks", "3"]
     main(command)
-    assert load_run(tmp_path / "run").settings["numbers"]["masks"] == 3
+    assert load_run(tmp_path / "run").settings["config"]["masks"] == 3
     with pytest.raises(SystemExit):
         main([*command[:-1], "4"])
-    assert "settings.numbers.masks was 3 and is 4" in capsys.readouterr().err
+    assert "settings.config.masks was 3 and is 4" in capsys.readouterr().err
 
 
 def test_the_command_refuses_numbers_that_a_rival_does_not_have(tmp_path, pickled, capsys):
     with pytest.raises(SystemExit):
         main(["eval", "predict", str(pickled), "--out", str(tmp_path / "run"), "--tracker", "static", "--masks", "3"])
-    assert "static has no numbers to set" in capsys.readouterr().err
+    assert "static does not take --masks" in capsys.readouterr().err
 
 
 def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
@@ -217,15 +217,43 @@ def test_an_identity_knows_the_shipped_weights_it_uses_and_no_others():
         "world": fingerprint("compact"),
         "score": fingerprint("toy", "compact"),
         "both": fingerprint("compact", "compact"),
-        "lpa": fingerprint("toy", method="lpa"),
+        "lpa": fingerprint("toy", adjudicator="lpa"),
     }
     assert len(set(used.values())) == len(used)
-    assert fingerprint("compact") == fingerprint("compact-total", method="uniform")
+    assert fingerprint("compact") == fingerprint("compact-total", adjudicator="uniform")
     assert fingerprint("opt-cwm", "adm", "apa") == used["nothing"]
 
 
-def test_an_identity_knows_what_is_made_of_the_weights(monkeypatch):
+def test_an_identity_knows_how_the_weights_are_used(monkeypatch):
     before, without = fingerprint("compact"), fingerprint("toy")
-    monkeypatch.setattr("lpa_cwm.worlds.layered.world.USE", "otherwise")
+    monkeypatch.setitem(WORLDS, "compact", replace(WORLDS["compact"], version="otherwise"))
     assert fingerprint("compact") != before
     assert fingerprint("toy") == without
+
+
+def test_of_two_claims_with_different_settings_one_is_refused(tmp_path):
+    """Threads claim one folder at the same time: all winners have the same settings."""
+    for attempt in range(20):
+        folder = tmp_path / str(attempt)
+        barrier, won = threading.Barrier(4), []
+
+        def claim(step, folder=folder, barrier=barrier, won=won):
+            barrier.wait()
+            with suppress(InputError):
+                EvaluationRun("drifting", {"step": step}, "data.pkl", Selection(), Manifest({})).create(folder)
+                won.append(step)
+
+        threads = [threading.Thread(target=claim, args=(step,)) for step in (1, 1, 2, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert won in ([1, 1], [2, 2])
+        assert load_run(folder).settings == {"step": won[0]}
+
+
+def test_predict_is_a_function_that_prints_nothing(tmp_path, pickled, capsys):
+    assert predict(pickled, tmp_path / "run", "static", shard=Shard(1, 2)) == (4, 0, 7)
+    counts = predict(pickled, tmp_path / "run", Method("static", label="still"))
+    assert (counts.made, counts.present) == (3, 4)
+    assert capsys.readouterr() == ("", "")

@@ -83,9 +83,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     try:
         yield aside
         # mkstemp makes private files; results are for everybody the umask admits.
-        umask = os.umask(0)
-        os.umask(umask)
-        aside.chmod(0o666 & ~umask)
+        aside.chmod(0o666 & ~_umask())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -101,22 +99,65 @@ def figure_path(path: Path) -> Path:
     return path
 
 
-def pin_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Note beside files what they were made with, or refuse to mix files made otherwise with them."""
-    if not path.exists():
-        with atomic_write(path) as aside:
-            aside.write_text(json.dumps(settings, indent=2))
+def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | None = None) -> None:
+    """Claim a folder for files of one kind: create `path` with the settings, or refuse if it holds other settings.
+
+    Creation is atomic: of two processes with different settings one is refused, and processes with equal settings
+    share the folder. `notes` are written beside the settings and never compared.
+    """
+    settings = json.loads(json.dumps(settings))
+    if _create(path, json.dumps({**settings, **(notes or {})}, indent=1)):
         return
     try:
         before = json.loads(path.read_text())
-    except ValueError as error:
+        changes = [change for name in settings for change in _changes(before.get(name), settings[name], name)]
+    except (ValueError, AttributeError) as error:
         raise InputError(f"{path} does not hold the settings of its folder's files; restore or remove it.") from error
-    changed = [name for name, value in settings.items() if before.get(name) != value]
-    if changed:
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
-            f"{path.parent} holds files of other settings ({', '.join(changed)}; see {path.name}); give another "
-            "folder, or remove the files to make them anew."
+            f"{path.parent} holds files of other settings ({', '.join(changes[:3])}{more}; see {path.name}); "
+            "give another folder, or remove the files to make them anew."
         )
+
+
+def _create(path: Path, text: str) -> bool:
+    """Create a file with this content, complete from the first moment; False if it exists already."""
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _temporary(path)
+    try:
+        aside.write_text(text)
+        aside.chmod(0o666 & ~_umask())
+        # Unlike a rename, a hard link never replaces a file that another process has just created.
+        with suppress(PermissionError):
+            os.link(aside, path)
+            return True
+        # Some file systems have no hard links.
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def _changes(old: Any, new: Any, name: str) -> Iterator[str]:
+    """Describe the values that differ, each by its path."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield f"{name} was {old} and is {new}"
+        return
+    for key in sorted(old.keys() | new.keys()):
+        yield from _changes(old.get(key), new.get(key), f"{name}.{key}")
 
 
 def cache_dir() -> Path:

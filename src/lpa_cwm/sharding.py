@@ -1,10 +1,10 @@
-"""Sharing work that comes in numbered pieces: among machines by a rule, among the workers of one by an executor."""
+"""Sharing numbered pieces of work: among machines by a rule (`Shard`), among local or Ray workers by an executor."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, need
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -31,23 +31,80 @@ class Shard:
 
 
 @runtime_checkable
-class Work(Protocol[Result_co]):
-    """Pieces by number, whose results do not depend on who does them or in which order."""
+class Job(Protocol[Result_co]):
+    """Numbered pieces of work whose results depend neither on the worker nor on the order."""
 
-    def begin(self) -> Callable[[int], Result_co]:
-        """Make what all pieces need, once in each worker, and return what does one of them."""
+    def setup(self) -> Callable[[int], Result_co]:
+        """Load what all pieces need, once in each worker, and return the function that does one piece."""
         ...
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Does pieces of work and yields each with its number, in any order."""
+    """Runs pieces of a job and yields each result with its number, in any order."""
 
-    def __call__(self, work: Work[Result], pieces: list[int], /) -> Iterator[tuple[int, Result]]: ...
+    def __call__(self, job: Job[Result], pieces: list[int], /) -> Iterator[tuple[int, Result]]: ...
 
 
-def in_this_process(work: Work[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
-    """One piece after the other."""
-    do = work.begin()
+def run_local(job: Job[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
+    """One piece after the other in this process."""
+    do = job.setup()
     for piece in pieces:
         yield piece, do(piece)
+
+
+class RayWorker:
+    """An actor: sets the job up once, then does the pieces it is given."""
+
+    def __init__(self, job: Job[Any], threads: int) -> None:
+        import torch
+
+        # Sums over another number of threads round differently: with the driver's number, results equal a local run's.
+        torch.set_num_threads(threads)
+        self.do_piece = job.setup()
+
+    def do(self, piece: int) -> tuple[int, Any]:
+        """One piece."""
+        return piece, self.do_piece(piece)
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    """Runs on the Ray cluster of `RAY_ADDRESS`, or on a new one on this machine; one actor per device.
+
+    Workers read data from the paths of the job; the caller writes all files.
+    """
+
+    device: str = "cpu"
+    workers: int | None = None
+    """Number of actors; by default one per GPU of the cluster, or per CPU if the device is the CPU."""
+
+    def __call__(self, job: Job[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
+        """Hand out pieces to free actors; a lost actor is restarted and its piece repeated."""
+        ray, pool = need("ray", extra="ray"), need("ray.util", extra="ray")
+        mine = not ray.is_initialized()
+        if mine:
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+        try:
+            actors = self._actors(ray, job, len(pieces))
+            yield from pool.ActorPool(actors).map_unordered(lambda actor, piece: actor.do.remote(piece), pieces)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        finally:
+            if mine:
+                ray.shutdown()
+
+    def _actors(self, ray: Any, job: Job[Any], pieces: int) -> list[Any]:
+        """One actor per device, at most one per piece."""
+        import torch
+
+        kind = "CPU" if self.device == "cpu" else "GPU"
+        devices = int(ray.cluster_resources().get(kind, 1))
+        options = {"num_cpus": 1, "num_gpus": int(kind == "GPU"), "max_restarts": -1, "max_task_retries": 3}
+        make = ray.remote(RayWorker).options(**options)
+        return [make.remote(job, torch.get_num_threads()) for _ in range(min(self.workers or devices, pieces))]
+
+
+def executor(name: Literal["local", "ray"], device: str, workers: int | None) -> Executor:
+    """An executor by its name on the command line."""
+    return RayExecutor(device, workers) if name == "ray" else run_local

@@ -113,9 +113,9 @@ class Cache(JsonOption):
 
     def run(self) -> None:
         """Fill the cache."""
-        from lpa_cwm.evaluation.ray_cluster import executor
         from lpa_cwm.files import pin_settings
         from lpa_cwm.progress import progress
+        from lpa_cwm.sharding import executor
         from lpa_cwm.training.feature_cache import Job, cache
         from lpa_cwm.training.pair_sampling import RecordCorrespondences
 

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
@@ -30,11 +32,14 @@ from lpa_cwm.cli.options import (
 )
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.variants import VARIANTS, Variant
 
 if TYPE_CHECKING:
-    from lpa_cwm.evaluation.methods import Method
     from lpa_cwm.metrics import Scores
+
+
+def command_line() -> str:
+    """The words of this command, as one would type them."""
+    return shlex.join(["lpa-cwm", *sys.argv[1:]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,8 @@ class Predict(JsonOption):
     """A TAP-Vid pickle, a folder of them, or the csv of Kinetics with its clips beside it."""
     out: OutFolder
     """Folder of the run; it holds one configuration."""
+    name: str = ""
+    """Name of the row in tables; by default the method's."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that is used."""
     model: MethodOptions = field(default_factory=MethodOptions)
@@ -57,28 +64,21 @@ class Predict(JsonOption):
 
     def run(self) -> None:
         """Check everything, then track what is not there yet."""
-        from lpa_cwm.datasets.tapvid import load_dataset
-        from lpa_cwm.evaluation.compare import predict_methods
-        from lpa_cwm.evaluation.manifest import manifest_of
-        from lpa_cwm.evaluation.ray_cluster import executor
-
-        method = self.chosen()
-        dataset = load_dataset(self.dataset, self.selection.selection())
-        runs = executor(self.parallel.executor, method.device, self.parallel.workers)
-        made, present = predict_methods(dataset, manifest_of(dataset), {self.out: method}, runs, self.parallel.shard)
-        if self.json:
-            print(json.dumps({"out": str(self.out), "made": made, "present": present, "videos": len(dataset)}))
-            return
-        print(f"{made} videos tracked, {present} were there already, {len(dataset)} in all")
-        print(self.out)
-
-    def chosen(self) -> "Method":
-        """What is run."""
         from lpa_cwm.evaluation.methods import Method
+        from lpa_cwm.evaluation.predict import predict
+        from lpa_cwm.sharding import executor
 
-        name, settings = self.model.method(), self.expert.given()
+        name, settings, device = self.model.method(), self.expert.given(), self.model.on()
         self.model.refuse_ignored(settings)
-        return Method(name, self.model.world, self.model.score_model, self.model.weights, self.model.on(), settings)
+        method = Method(name, device=device, settings=settings, label=self.name, **self.model.names())
+        workers = executor(self.parallel.executor, device, self.parallel.workers)
+        selection, shard = self.selection.selection(), self.parallel.shard
+        counts = predict(self.dataset, self.out, method, selection=selection, executor=workers, shard=shard)
+        if self.json:
+            print(json.dumps({"out": str(self.out), **counts._asdict()}))
+            return
+        print(f"{counts.made} videos tracked, {counts.present} were there already, {counts.videos} in all")
+        print(self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,8 @@ class Score(JsonOption):
     """The data set, if it is no longer where the run found it or if another program made the predictions."""
     partial: bool = False
     """Accept a run that lacks videos, and count them as failures."""
+    name: str = ""
+    """Name of the row in tables; by default the run's method, or the name of the folder."""
     motion: Pixels | None = None
     """Path, in pixels of the 256 raster, from which a track is dynamic (L_motion); 4 unless given."""
     coverage: Share | None = None
@@ -101,20 +103,28 @@ class Score(JsonOption):
 
     def run(self) -> None:
         """Measure, write scores.json, print the means."""
-        from lpa_cwm.evaluation.score import open_run, score, write_scores
+        from lpa_cwm.evaluation.score import score
         from lpa_cwm.metrics import Protocol
 
-        subject = open_run(self.run_folder, self.dataset, self.selection.selection())
         motion = Protocol.motion if self.motion is None else self.motion
         coverage = Protocol.coverage if self.coverage is None else self.coverage
-        scores = score(subject, Protocol(motion=motion, coverage=coverage), self.partial)
-        path = write_scores(self.run_folder, scores)
+        scores = score(
+            self.run_folder,
+            self.dataset,
+            selection=self.selection.selection(),
+            protocol=Protocol(motion=motion, coverage=coverage),
+            partial=self.partial,
+            label=self.name,
+        )
+        path, notes = self.run_folder / "scores.json", scores[0].notes
         if self.json:
             print(json.dumps(summary(scores) | {"written": str(path)}))
             return
         print(table(scores))
-        if missing := len(subject.missing):
-            print(f"{missing} of {len(subject.dataset)} videos have no predictions and count as failures")
+        if missing := len(notes["missing"]):
+            print(f"{missing} of {len(scores[0].videos)} videos have no predictions and count as failures")
+        for sentence in notes["notices"]:
+            print(f"Notice: {sentence}")
         print(path)
 
 
@@ -127,6 +137,8 @@ class Report(JsonOption):
     """Run folders that `lpa-cwm eval score` has scored, those of one data set being compared; sweeps' folders too."""
     out: OutFolder = Path("report")
     """Folder to write to."""
+    name: tuple[Name, ...] = ()
+    """Names of the rows, one for each run; by default the methods'."""
 
     def run(self) -> None:
         """Read scores, write the report, print where it is."""
@@ -134,7 +146,7 @@ class Report(JsonOption):
 
         if not self.runs:
             raise InputError("No run was given; name one or more scored run folders.")
-        page = write_report(list(self.runs), self.out)
+        page = write_report(list(self.runs), self.out, names=self.name, command=command_line())
         print(json.dumps({"page": str(page), "tables": str(self.out / "tables")}) if self.json else page)
 
 
@@ -162,33 +174,21 @@ class Compare(ShardOption):
 
     def run(self) -> None:
         """Track, score, report."""
-        from lpa_cwm.datasets.tapvid import load_dataset
         from lpa_cwm.evaluation.compare import compare
-        from lpa_cwm.report.write import write_report
-
-        methods = self.chosen()
-        left = compare(load_dataset(self.dataset, self.selection.selection()), methods, shard=self.shard)
-        if left:
-            print(f"{left} videos are left to other shards; the shard that tracks the last one writes the report.")
-            return
-        print(write_report(list(methods), self.out / "report"))
-
-    def chosen(self) -> "dict[Path, Method]":
-        """The methods by the folders of their runs."""
-        from lpa_cwm.baselines.registry import get_baseline
         from lpa_cwm.evaluation.methods import Method
 
-        if len(set(self.methods)) < len(self.methods) or not self.methods:
-            raise InputError(f"The methods are {', '.join(self.methods) or 'none'}; name each once, and at least one.")
-        methods, device = {}, self.model.on()
+        device, methods = self.model.on(), []
         for name in self.methods:
-            ours = name in ADJUDICATORS
-            if not ours:
-                get_baseline(name)
-            weights, settings = self.weights if name == "lpa" else None, self.expert.given() if ours else {}
-            folder = self.out / "runs" / name.replace("/", "_")
-            methods[folder] = Method(name, self.model.world, self.score_model, weights, device, settings)
-        return methods
+            weights = self.weights if name == "lpa" else None
+            settings = self.expert.given() if name in ADJUDICATORS else {}
+            methods.append(Method(name, self.model.world, self.score_model, weights, device, settings))
+        selection = self.selection.selection()
+        result = compare(self.dataset, self.out, methods, selection=selection, shard=self.shard, command=command_line())
+        if result.report is None:
+            left = result.untracked
+            print(f"{left} videos are left to other shards; the shard that tracks the last one writes the report.")
+            return
+        print(result.report)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,46 +212,33 @@ class Ablate:
     """Train in bfloat16."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that is used."""
+    score_model: ScoreModel = "compact"
+    """Score model of apa."""
     model: WorldOption = field(default_factory=WorldOption)
-    """World model, adjudicator and device."""
+    """World model and device."""
+    expert: ExpertOptions = field(default_factory=ExpertOptions)
+    """Settings of the tracker; the defaults are the world model's own."""
 
     def run(self) -> None:
         """Train every row, track with all of them, then the report."""
-        from lpa_cwm.datasets.tapvid import load_dataset
-        from lpa_cwm.evaluation.compare import compare
-        from lpa_cwm.report.write import write_report
+        from lpa_cwm.evaluation.ablate import ablate
+        from lpa_cwm.training.lpa import Recipe
 
-        dataset = load_dataset(self.dataset, self.selection.selection())
-        rows = {self.out / "runs" / row.name: self.row(row) for row in self.chosen()}
-        compare(dataset, rows)
-        print(write_report(list(rows), self.out / "report"))
-
-    def chosen(self) -> list[Variant]:
-        """The rows asked for, in the table's order."""
-        known = [variant.name for variant in VARIANTS]
-        for name in self.only:
-            if name not in known:
-                raise InputError(f"{name!r} is no variant; choose among {', '.join(known)}.")
-        return [variant for variant in VARIANTS if not self.only or variant.name in self.only]
-
-    def trained(self, variant: Variant) -> Path:
-        """The variant's weights; variants that differ only in inference share a training."""
-        from lpa_cwm.cli.train import TrainLpa
-
-        name = variant.name if variant.training else "full"
-        folder = (self.trainings or self.out / "training") / name
-        options: dict[str, Any] = {"steps": self.steps, "autocast": self.autocast, "device": self.model.on()}
-        options |= variant.training
-        TrainLpa(cache=self.cache, out=folder, **options).run()
-        return folder / "lpa.safetensors"
-
-    def row(self, variant: Variant) -> "Method":
-        """What is run for a row."""
-        from lpa_cwm.evaluation.methods import Method
-
-        weights = self.trained(variant) if variant.method == "lpa" else None
-        where = {"world": self.model.world, "device": self.model.on()}
-        return Method(variant.method, weights=weights, settings=variant.settings, **where)
+        result = ablate(
+            self.dataset,
+            self.cache,
+            self.out,
+            variants=self.only,
+            trainings=self.trainings,
+            recipe=Recipe(steps=self.steps, autocast=self.autocast),
+            world=self.model.world,
+            score_model=self.score_model,
+            settings=self.expert.given(),
+            device=self.model.on(),
+            selection=self.selection.selection(),
+            command=command_line(),
+        )
+        print(result.report)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,48 +247,40 @@ class Sweep(JsonOption):
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval sweep data/val --videos 10 --out runs/sweep"
     dataset: Annotated[InPath, Positional]
-    """Annotated videos that no training saw."""
+    """Annotated videos that no training saw, or a folder of MOVi-F records."""
     videos: Count = 10
     """Videos used."""
-    queries: Count = 4
-    """Queries per video, all of one frame pair."""
+    queries: Count = 40
+    """Queries in all, the same number from each video."""
     gaps: Gaps = (1, 1)
     """Fewest and most frames between source and target; the paper's are adjacent."""
     out: OutFolder | None = None
     """Keep what is measured in this folder: run again to go on, and give it to `lpa-cwm eval report`."""
     model: AdjudicatorOptions = field(default_factory=AdjudicatorOptions)
     """World model, adjudicator and device."""
+    expert: ExpertOptions = field(default_factory=ExpertOptions)
+    """Settings of the tracker other than masks and re-evaluations."""
 
     def run(self) -> None:
         """Print a row per setting as it is measured."""
-        from lpa_cwm import registry
-        from lpa_cwm.datasets.tapvid import load_dataset
         from lpa_cwm.evaluation.sweep import sweep
-        from lpa_cwm.files import pin_settings
-        from lpa_cwm.training.pair_sampling import TrackCorrespondences
 
-        name, device = self.model.adjudicator_name(), self.model.on()
-        dataset = load_dataset(self.dataset)
-        names = dataset.names[: self.videos]
-        source = TrackCorrespondences(dataset, names, pairs=1, queries=self.queries, gaps=self.gaps)
-        tracker = registry.load_cwm(name, device=device, **self.model.names())
-        if self.out:
-            pin_settings(self.out / "settings.json", self.settings())
+        cells = sweep(
+            self.dataset,
+            self.out,
+            videos=self.videos,
+            queries=self.queries,
+            gaps=self.gaps,
+            adjudicator=self.model.adjudicator_name(),
+            settings=self.expert.given(),
+            device=self.model.on(),
+            **self.model.names(),
+        )
         if not self.json:
             print("| M | R | end-point error, px | s per query | queries |\n|---|---|---|---|---|")
-        for cell in sweep(tracker, source, self.out):
+        for cell in cells:
             row = f"| {cell.masks} | {cell.passes} | {cell.error:.3f} | {cell.seconds:.3f} | {cell.queries} |"
             print(json.dumps(asdict(cell)) if self.json else row, flush=True)
-
-    def settings(self) -> dict[str, Any]:
-        """What the figures depend on."""
-        from lpa_cwm.registry import fingerprint, fingerprint_of
-
-        name = self.model.adjudicator_name()
-        named = {"dataset": self.dataset.name, "method": name, "world": self.model.world, "gaps": list(self.gaps)}
-        weights = self.model.weights
-        content = fingerprint_of([weights]) if weights else fingerprint(self.model.world, adjudicator=name)
-        return named | {"videos": self.videos, "queries": self.queries, "weights": content}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,7 +349,8 @@ def summary(scores: "list[Scores]") -> dict[str, object]:
         for one in scores
     }
     own = scores[0]
-    return {"dataset": own.dataset, "manifest": own.manifest, "missing": own.notes["missing"], "methods": methods}
+    notes = {name: own.notes[name] for name in ("missing", "notices")}
+    return {"dataset": own.dataset, "manifest": own.manifest, **notes, "methods": methods}
 
 
 def table(scores: "list[Scores]") -> str:

@@ -1,47 +1,60 @@
-"""Several methods on one data set: predict, score and report."""
+"""Several methods on one data set: predicted, scored and reported."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lpa_cwm import registry
-from lpa_cwm.evaluation.manifest import Manifest, manifest_of
-from lpa_cwm.evaluation.methods import Method, make_tracker
-from lpa_cwm.evaluation.predict import PredictJob, lacking, predict
-from lpa_cwm.evaluation.run import Run, software
-from lpa_cwm.evaluation.score import ScoredRun, score, write_scores
+from lpa_cwm.config import ADJUDICATORS, Selection
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.evaluation.predict import open_dataset, predict_methods, untracked
+from lpa_cwm.evaluation.run import manifest_of
+from lpa_cwm.evaluation.score import ScoredRun, score_run, write_scores
+from lpa_cwm.metrics import Scores
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.sharding import Executor, Shard, in_this_process
+from lpa_cwm.report.write import write_report
+from lpa_cwm.sharding import Executor, Shard, run_local
 
 
-def predict_methods(
-    dataset: Dataset,
-    manifest: Manifest,
-    methods: Mapping[Path, Method],
-    executor: Executor = in_this_process,
-    shard: Shard | None = None,
-) -> tuple[int, int]:
-    """Write the runs of several methods, each into its folder; candidates are shared where that is possible."""
-    made = software()
-    path = str(dataset.path.resolve())
-    worlds = {one.world: registry.load_world(one.world) for one in methods.values() if one.ours}
-    runs = {}
-    for folder, method in methods.items():
-        identity = method.identity(worlds.get(method.world) if method.ours else None)
-        runs[str(folder)] = folder, Run(method.name, identity, path, dataset.selection, manifest, made)
-    named = [(str(folder), method) for folder, method in methods.items()]
-    return predict(PredictJob(dataset, partial(make_tracker, named)), runs, executor, shard)
+@dataclass(frozen=True)
+class CompareResult:
+    """What a comparison wrote."""
+
+    folders: dict[str, Path]
+    """Run folder of each row."""
+    untracked: int
+    """Videos that other shards still have to track; without them there are no scores and no report."""
+    scores: dict[str, Scores]
+    """Scores of each row."""
+    report: Path | None
+    """Page of the report."""
 
 
 def compare(
-    dataset: Dataset, methods: Mapping[Path, Method], executor: Executor = in_this_process, shard: Shard | None = None
-) -> int:
-    """Predict with several methods and score them; the number of videos that other shards still have to track."""
-    manifest = manifest_of(dataset)
-    predict_methods(dataset, manifest, methods, executor, shard)
-    left = len(lacking(dataset.names, list(methods)))
-    if not left:
-        for folder in methods:
-            run = ScoredRun.of(folder, dataset, manifest)
-            write_scores(folder, score(run))
-    return left
+    dataset: Dataset | Path | str,
+    out: Path | str,
+    methods: Sequence[Method | str] = ADJUDICATORS,
+    *,
+    selection: Selection | None = None,
+    executor: Executor = run_local,
+    shard: Shard | None = None,
+    command: str = "",
+) -> CompareResult:
+    """Track a data set with several methods, score them and write a report; the data are read and hashed once."""
+    rows = [Method(one) if isinstance(one, str) else one for one in methods]
+    names = [one.row for one in rows]
+    if len(set(names)) < len(names) or not names:
+        raise InputError(f"The methods are {', '.join(names) or 'none'}; name each once, and at least one.")
+    out, data = Path(out), open_dataset(dataset, selection)
+    folders = {name: out / "runs" / name.replace("/", "_") for name in names}
+    manifest = manifest_of(data)
+    predict_methods(data, manifest, dict(zip(folders.values(), rows, strict=True)), executor, shard)
+    if left := len(untracked(data.names, folders.values())):
+        return CompareResult(folders, left, {}, None)
+    scores = {}
+    for name, folder in folders.items():
+        found = score_run(ScoredRun.of(folder, data, manifest))
+        write_scores(folder, found)
+        scores[name] = found[0]
+    report = write_report(list(folders.values()), out / "report", dataset=data, command=command)
+    return CompareResult(folders, 0, scores, report)

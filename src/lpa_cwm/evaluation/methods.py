@@ -1,6 +1,6 @@
-"""A method as it is evaluated: an adjudicator on a world model, or a baseline, with what decides its predictions."""
+"""A method under evaluation: an adjudicator on a world model, or a baseline, with all settings of its predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,15 @@ from lpa_cwm import registry
 from lpa_cwm.baselines.pairwise import working_size
 from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.config import ADJUDICATORS, WORLD, TrackerConfig
-from lpa_cwm.evaluation.predict import TrackAll
+from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.tracker import track_many
 from lpa_cwm.types import Clip, Queries, Tracks
+
+TrackAll = Callable[[Clip, Queries], dict[str, Tracks]]
+"""Tracks one clip with several methods; results by their keys."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +33,30 @@ class Method:
     device: str = "cpu"
     settings: dict[str, Any] = field(default_factory=dict)
     """Fields of the tracker's configuration that differ from the world model's defaults."""
+    label: str = ""
+    """Name of the row; the method's name if empty."""
+
+    def __post_init__(self) -> None:
+        if self.settings and not self.ours:
+            names = ", ".join("--" + name.replace("_", "-") for name in self.settings)
+            raise InputError(f"{self.name} does not take {names}; leave out what only uniform, apa and lpa have.")
 
     @property
     def ours(self) -> bool:
         """Whether it is an adjudicator on a world model."""
         return self.name in ADJUDICATORS
 
+    @property
+    def row(self) -> str:
+        """Name of the row in tables, and of the run's folder."""
+        return self.label or self.name
+
     def config(self, world: WorldModel) -> TrackerConfig:
         """Settings of the tracker."""
         return replace(world.defaults, **self.settings)
 
     def identity(self, world: WorldModel | None) -> dict[str, Any]:
-        """What decides the predictions, with weights by content."""
+        """Everything that determines the predictions; weights by a hash of their content."""
         if world is None:
             return get_baseline(self.name).identity()
         score_model = self.score_model if self.name == "apa" else ""
@@ -55,20 +70,21 @@ class Method:
 
 
 def make_tracker(methods: Sequence[tuple[str, Method]]) -> TrackAll:
-    """One function that tracks with all methods; those with the same world model and settings share candidates."""
+    """One function that tracks with all methods; methods with the same world model and settings share candidates."""
     groups: dict[Any, list[tuple[str, Method]]] = {}
-    for name, method in methods:
-        key = (method.world, method.device, tuple(sorted(method.settings.items()))) if method.ours else name
-        groups.setdefault(key, []).append((name, method))
-    tracks = [_together(group) if group[0][1].ours else _baseline(*group[0]) for group in groups.values()]
-    return lambda clip, queries: {name: one for track in tracks for name, one in track(clip, queries).items()}
+    for key, method in methods:
+        shared = (method.world, method.device, tuple(sorted(method.settings.items()))) if method.ours else key
+        groups.setdefault(shared, []).append((key, method))
+    trackers = [_cwm(group) if group[0][1].ours else _baseline(*group[0]) for group in groups.values()]
+    return lambda clip, queries: {key: tracks for track in trackers for key, tracks in track(clip, queries).items()}
 
 
-def _together(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+def _cwm(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+    """Adjudicators on one world model."""
     first = methods[0][1]
     world = registry.load_world(first.world)
     adjudicators = {
-        name: registry.load_adjudicator(one.name, one.score_model, one.weights, one.device) for name, one in methods
+        key: registry.load_adjudicator(one.name, one.score_model, one.weights, one.device) for key, one in methods
     }
     config = first.config(world)
 
@@ -78,13 +94,13 @@ def _together(methods: Sequence[tuple[str, Method]]) -> TrackAll:
     return track
 
 
-def _baseline(name: str, method: Method) -> TrackAll:
-    """Baselines are evaluated as TAP-Vid does it: on frames of 256 x 256 pixels."""
+def _baseline(key: str, method: Method) -> TrackAll:
+    """A baseline, evaluated as in TAP-Vid: on frames of 256 x 256 pixels."""
     tracker = get_baseline(method.name).load(device=method.device)
 
     def track(clip: Clip, queries: Queries) -> dict[str, Tracks]:
         resized, asked = working_size(clip, queries, SIZE, kept=len(clip))
         tracks = tracker.track(resized, asked)
-        return {name: replace(tracks, xy=rescale(tracks.xy, resized.hw, clip.hw))}
+        return {key: replace(tracks, xy=rescale(tracks.xy, resized.hw, clip.hw))}
 
     return track

@@ -1,69 +1,120 @@
-"""From a data set and a tracker to prediction files: resumable, divisible, the same bytes however it is run."""
+"""From a data set and trackers to prediction files: resumable, divisible, the same bytes however it is run."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lpa_cwm.config import Selection
-from lpa_cwm.evaluation import predictions
-from lpa_cwm.evaluation.run import Run
+from lpa_cwm import registry
+from lpa_cwm.config import ADJUDICATOR, Selection
+from lpa_cwm.datasets.tapvid import load_dataset
+from lpa_cwm.evaluation.methods import Method, TrackAll, make_tracker
+from lpa_cwm.evaluation.run import EvaluationRun, Manifest, manifest_of, software
 from lpa_cwm.geometry import HW, rescale
+from lpa_cwm.io.predictions import prediction_path, write_prediction
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.sharding import Executor, Shard, in_this_process
+from lpa_cwm.sharding import Executor, Shard, run_local
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
-TrackAll = Callable[[Clip, Queries], dict[str, Tracks]]
-"""Tracks of one clip by several methods, by their names."""
+
+class PredictCounts(NamedTuple):
+    """Numbers of videos."""
+
+    made: int
+    """Tracked now."""
+    present: int
+    """Tracked before."""
+    videos: int
+    """All videos of the data set."""
 
 
 @dataclass(frozen=True)
 class PredictJob:
-    """The videos of a data set as pieces of work; each worker makes the trackers itself, once."""
+    """The videos of a data set as pieces of work; each worker loads the trackers once."""
 
     dataset: Dataset
     make_tracker: Callable[[], TrackAll]
 
-    def begin(self) -> Callable[[int], dict[str, Prediction]]:
-        """What tracks the video of a number."""
+    def setup(self) -> Callable[[int], dict[str, Prediction]]:
+        """The function that tracks the video of an index."""
         track = self.make_tracker()
         return lambda index: predict_sample(track, self.dataset[index], self.dataset.selection)
 
 
 def predict(
-    job: PredictJob,
-    runs: Mapping[str, tuple[Path, Run]],
-    executor: Executor = in_this_process,
+    dataset: Dataset | Path | str,
+    out: Path | str,
+    method: Method | str = ADJUDICATOR,
+    *,
+    selection: Selection | None = None,
+    executor: Executor = run_local,
     shard: Shard | None = None,
-) -> tuple[int, int]:
-    """Write the prediction files that any of the runs lacks; the number of videos made, and present before."""
-    folders = [folder for folder, _ in runs.values()]
-    for folder, run in runs.values():
-        run.check(folder)
+) -> PredictCounts:
+    """Track the videos of a data set with one method and write one prediction file per video."""
+    data = open_dataset(dataset, selection)
+    chosen = Method(method) if isinstance(method, str) else method
+    return predict_methods(data, manifest_of(data), {Path(out): chosen}, executor, shard)
+
+
+def open_dataset(dataset: Dataset | Path | str, selection: Selection | None = None) -> Dataset:
+    """A data set by its path, or the data set itself."""
+    return load_dataset(dataset, selection) if isinstance(dataset, Path | str) else dataset
+
+
+def predict_methods(
+    dataset: Dataset,
+    manifest: Manifest,
+    methods: Mapping[Path, Method],
+    executor: Executor = run_local,
+    shard: Shard | None = None,
+) -> PredictCounts:
+    """Write the runs of several methods, each into its folder; methods share candidates where that is possible."""
+    versions, path = software(), str(dataset.path.resolve())
+    worlds = {one.world: registry.load_world(one.world) for one in methods.values() if one.ours}
+    runs = {}
+    for folder, method in methods.items():
+        identity = method.identity(worlds.get(method.world) if method.ours else None)
+        runs[folder] = EvaluationRun(
+            method.name, identity, path, dataset.selection, manifest, versions, label=method.label
+        )
+    keyed = [(str(folder), method) for folder, method in methods.items()]
+    return write_runs(PredictJob(dataset, partial(make_tracker, keyed)), runs, executor, shard)
+
+
+def write_runs(
+    job: PredictJob,
+    runs: Mapping[Path, EvaluationRun],
+    executor: Executor = run_local,
+    shard: Shard | None = None,
+) -> PredictCounts:
+    """Track the videos that any of the runs lacks; the job's trackers are keyed by the runs' folders."""
+    for folder, run in runs.items():
+        run.create(folder)
     names = job.dataset.names
     mine = (shard or Shard()).of(len(names))
-    todo = [index for index in lacking(names, folders) if index in mine]
+    todo = [index for index in untracked(names, runs) if index in mine]
     found = executor(job, todo) if todo else iter(())
-    for index, tracked in progress(found, len(todo), ", ".join(runs)):
-        for name, (folder, run) in runs.items():
-            run.claim(folder)
-            predictions.write(folder, names[index], tracked[name], run.hash)
-    return len(todo), len(mine) - len(todo)
+    for index, tracked in progress(found, len(todo), ", ".join(run.label or run.method for run in runs.values())):
+        for folder, run in runs.items():
+            write_prediction(folder, names[index], tracked[str(folder)], run.hash)
+    return PredictCounts(len(todo), len(mine) - len(todo), len(names))
 
 
-def lacking(names: Sequence[str], folders: Collection[Path]) -> list[int]:
-    """Numbers of the videos of which any of the runs has no file yet."""
-    return [i for i, name in enumerate(names) if not all(predictions.file_of(out, name).exists() for out in folders)]
+def untracked(names: Sequence[str], folders: Collection[Path]) -> list[int]:
+    """Indices of the videos without a file in any of the folders."""
+    return [i for i, name in enumerate(names) if not all(prediction_path(out, name).exists() for out in folders)]
 
 
 def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Prediction]:
-    """Track one video's queries; the time of a single method is its own, without decoding the frames."""
+    """Track the queries of one video; frames are decoded before the clock starts, and only one method is timed."""
     for frame in range(len(sample.clip)):
         _ = sample.clip[frame]
     start = time.perf_counter()
@@ -73,23 +124,23 @@ def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dic
 
 
 def to_prediction(tracks: Tracks, hw: HW, seconds: float | None = None) -> Prediction:
-    """Tracks as a prediction file has them: positions are scaled from the clip's size to the 256 x 256 raster."""
+    """Tracks as arrays of a prediction file: positions are scaled from the clip's size to the 256 x 256 raster."""
     xy = rescale(tracks.xy, hw, (SIZE, SIZE))
     score = None if tracks.strength is None else tracks.strength.cpu().numpy()
     return Prediction(xy.cpu().numpy(), tracks.visible.cpu().numpy(), score, seconds)
 
 
 def both_ways(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Tracks]:
-    """Forward from each query; if queries are strided, backward as well."""
+    """Track forward from each query and, if queries are strided, also backward."""
     after = track(sample.clip, sample.queries)
     if selection.queries != "strided":
         return after
     before = _backward(track, sample.clip, sample.queries)
-    return {name: _joined(before[name], after[name], sample.queries) for name in after}
+    return {name: _join(before[name], after[name], sample.queries) for name in after}
 
 
 @dataclass(frozen=True, slots=True)
-class Reversed:
+class ReversedFrames:
     """Frames of a clip from the last to the first."""
 
     clip: Clip
@@ -102,17 +153,17 @@ class Reversed:
 
 
 def _backward(track: TrackAll, clip: Clip, queries: Queries) -> dict[str, Tracks]:
-    """Track towards the beginning: trackers only look forward, so the clip is turned round."""
-    turned = Clip(Reversed(clip), f"{clip.name} reversed", clip.fps)
-    found = track(turned, Queries(queries.xy, len(clip) - 1 - queries.frame))
+    """Track towards the first frame: trackers only run forward, so the clip is reversed."""
+    backward = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
+    found = track(backward, Queries(queries.xy, len(clip) - 1 - queries.frame))
     return {
         name: Tracks(one.xy.flip(1), one.visible.flip(1), None if one.strength is None else one.strength.flip(1))
         for name, one in found.items()
     }
 
 
-def _joined(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
-    """What came before each query from one, the rest from the other."""
+def _join(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
+    """Frames before each query from `before`, the others from `after`."""
     frames = torch.arange(after.xy.shape[1], device=after.xy.device)
     late = frames >= queries.frame.to(frames.device)[:, None]
     strength = None

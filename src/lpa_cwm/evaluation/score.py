@@ -1,20 +1,21 @@
-"""From prediction files to measures, without any model."""
+"""From prediction files to scores, without any model."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lpa_cwm.config import Selection
-from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation import predictions
-from lpa_cwm.evaluation.manifest import Manifest, manifest_of
-from lpa_cwm.evaluation.run import Run, load_run
+from lpa_cwm.evaluation.conventions import QueryErrors, conventions
+from lpa_cwm.evaluation.predict import open_dataset
+from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import rescale
+from lpa_cwm.io.predictions import find_predictions, frame_count, predicted_videos, read_prediction
 from lpa_cwm.metrics import TRIVIAL, Prediction, Protocol, Scores, Truth, dump_scores, measure, sweep_thresholds
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
@@ -23,32 +24,46 @@ from lpa_cwm.types import Sample
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A folder of predictions, the data they are for, and what is known about them."""
+    """A folder of predictions, the data they are for, and the run that made them."""
 
     folder: Path
     dataset: Dataset
     manifest: Manifest
-    run: Run | None
-    """None when another program wrote the predictions."""
+    run: EvaluationRun | None
+    """None if another program wrote the predictions."""
+    label: str = ""
+    """Name of the row; by default the run's, or the folder's."""
 
     @classmethod
-    def of(cls, folder: Path, dataset: Dataset, manifest: Manifest) -> "ScoredRun":
+    def of(cls, folder: Path, dataset: Dataset, manifest: Manifest, label: str = "") -> "ScoredRun":
         """The run in a folder; refused if it is not of these data."""
         run = load_run(folder)
         if run:
             run.manifest.check(manifest)
-            run.check(folder)
-        return cls(folder, dataset, manifest, run)
+            run.check_files(folder)
+        return cls(folder, dataset, manifest, run, label)
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """Prediction files by video."""
+        return find_predictions(self.folder, self.dataset.names)
 
     @property
     def missing(self) -> list[str]:
         """Videos without predictions."""
-        return [name for name in self.dataset.names if not predictions.file_of(self.folder, name).exists()]
+        return [name for name in self.dataset.names if name not in self.files]
 
     @property
     def method(self) -> str:
-        """What the predictions are called in tables."""
-        return self.folder.name if self.run is None else self.run.method
+        """Name of the row in tables."""
+        return self.label or (self.folder.name if self.run is None else self.run.label or self.run.method)
+
+    def pairs(self) -> Iterator[tuple[str, Prediction, Truth]]:
+        """Name, prediction and truth of each video; a missing prediction is nowhere and never visible."""
+        for index, name in enumerate(self.dataset.names):
+            truth = truth_of(self.dataset[index])
+            path = self.files.get(name)
+            yield name, read_prediction(path, *truth.visible.shape) if path else never_visible(truth), truth
 
     def notes(self) -> dict[str, Any]:
         """Where the figures come from."""
@@ -57,39 +72,75 @@ class ScoredRun:
         return {"predictions": str(self.folder), "dataset": str(self.dataset.path), "selection": selection, **known}
 
 
-def open_run(folder: Path, dataset: Path | None = None, selection: Selection | None = None) -> ScoredRun:
-    """Find out what a folder's predictions are for, and refuse what does not belong together."""
+def score(
+    folder: Path | str,
+    dataset: Dataset | Path | str | None = None,
+    *,
+    selection: Selection | None = None,
+    protocol: Protocol | None = None,
+    partial: bool = False,
+    label: str = "",
+) -> list[Scores]:
+    """Score a folder of predictions and the trivial predictors, and write `scores.json` beside the predictions.
+
+    The data set is needed only if the folder has no `run.json` or the data have moved. With `partial`, videos without
+    predictions count as failures. Sentences about what looks wrong are in `notes["notices"]` of the first result.
+    """
+    scores = score_run(open_run(Path(folder), dataset, selection, label), protocol, partial)
+    write_scores(Path(folder), scores)
+    return scores
+
+
+def open_run(
+    folder: Path, dataset: Dataset | Path | str | None = None, selection: Selection | None = None, label: str = ""
+) -> ScoredRun:
+    """A folder of predictions with its data; refused if they do not belong together."""
     known = load_run(folder)
     if known:
-        data = load_dataset(dataset or known.dataset, known.selection)
-    elif dataset and any(predictions.videos_in(folder)):
-        data = load_dataset(dataset, selection)
+        data = open_dataset(dataset or known.dataset, known.selection)
+    elif dataset and predicted_videos(folder):
+        data = open_dataset(dataset, selection)
     else:
         lack = "predictions" if dataset else "run.json to say what it is for; give --dataset"
         raise InputError(f"{folder} has no {lack}; expected what `lpa-cwm eval predict` or another tracker wrote.")
-    return ScoredRun.of(folder, data, manifest_of(data))
+    return ScoredRun.of(folder, data, manifest_of(data), label)
 
 
-def score(run: ScoredRun, protocol: Protocol | None = None, partial: bool = False) -> list[Scores]:
-    """Measure the predictions, and beside them the trivial predictors; missing videos fail if `partial`."""
-    missing = run.missing
-    if missing and not partial:
-        some = ", ".join(missing[:3])
+def score_run(run: ScoredRun, protocol: Protocol | None = None, partial: bool = False) -> list[Scores]:
+    """Scores of the predictions, followed by those of the trivial predictors."""
+    if run.missing and not partial:
+        examples = ", ".join(run.missing[:3])
         raise InputError(
-            f"{run.folder} lacks {len(missing)} of {len(run.dataset)} videos, such as {some}; "
+            f"{run.folder} lacks {len(run.missing)} of {len(run.dataset)} videos, such as {examples}; "
             "finish it with `lpa-cwm eval predict`, or count them as failures with --partial."
         )
     protocol = replace(protocol or Protocol(), mode=run.dataset.selection.queries)
-    thresholds = sweep_thresholds(one.score for _, one, _ in _pairs(run) if one.score is not None)
+    thresholds = sweep_thresholds(one.score for _, one, _ in run.pairs() if one.score is not None)
     tables: dict[str, dict[str, Any]] = {name: {} for name in ("", *TRIVIAL)}
-    for name, prediction, truth in _pairs(run):
+    for name, prediction, truth in run.pairs():
         tables[""][name] = measure(prediction, truth, protocol, thresholds)
         for trivial, predict in TRIVIAL.items():
             tables[trivial][name] = measure(predict(truth), truth, protocol)
     shared = {"dataset": run.dataset.name, "protocol": protocol, "manifest": run.manifest.hash}
-    notes = run.notes() | {"missing": missing}
+    notes = run.notes() | {"missing": run.missing, "notices": list(notices(run))}
     own = Scores(method=run.method, videos=tables[""], thresholds=thresholds, notes=notes, **shared)
     return [own, *(Scores(method=name, videos=tables[name], reference=True, **shared) for name in TRIVIAL)]
+
+
+def notices(run: ScoredRun) -> Iterator[str]:
+    """Sentences about predictions of another program that look wrong or were changed before scoring."""
+    if run.run is not None:
+        return
+    sizes = {
+        name: (frame_count(run.files[name]), video.frames)
+        for name, video in run.manifest.videos.items()
+        if name in run.files
+    }
+    longer = {name: size for name, size in sizes.items() if size[0] > size[1]}
+    for name, (given, used) in list(longer.items())[:1]:
+        others = f", as in {len(longer) - 1} other videos" if len(longer) > 1 else ""
+        yield f"The predictions of {name} have {given} frames{others}; the first {used} were scored."
+    yield from conventions([QueryErrors.of(one, truth) for _, one, truth in run.pairs()])
 
 
 def write_scores(folder: Path, scores: list[Scores]) -> Path:
@@ -100,22 +151,15 @@ def write_scores(folder: Path, scores: list[Scores]) -> Path:
     return path
 
 
-def _pairs(run: ScoredRun) -> Iterator[tuple[str, Prediction, Truth]]:
-    """Each video's prediction and truth; a missing one is nowhere and never visible."""
-    missing = set(run.missing)
-    for index, name in enumerate(run.dataset.names):
-        truth = _truth(run.dataset[index])
-        tracks, frames = truth.visible.shape
-        if name in missing:
-            nowhere = np.full((tracks, frames, 2), np.nan, dtype=np.float32)
-            # The least score, so that sweeping the visibility threshold counts the video as missing throughout.
-            never = np.full((tracks, frames), -np.inf, dtype=np.float32)
-            yield name, Prediction(nowhere, np.zeros((tracks, frames), dtype=bool), never), truth
-        else:
-            yield name, predictions.read(run.folder, name, tracks, frames), truth
+def never_visible(truth: Truth) -> Prediction:
+    """The prediction of a missing video."""
+    nowhere = np.full(truth.xy.shape, np.nan, dtype=np.float32)
+    # The least score, so that sweeping the visibility threshold counts the video as missing throughout.
+    never = np.full(truth.visible.shape, -np.inf, dtype=np.float32)
+    return Prediction(nowhere, np.zeros_like(truth.visible), never)
 
 
-def _truth(sample: Sample) -> Truth:
-    """Truth in pixels of the 256 x 256 raster."""
+def truth_of(sample: Sample) -> Truth:
+    """The annotation of a video as arrays, in pixels of the 256 x 256 raster."""
     xy = rescale(sample.truth.xy, sample.clip.hw, (SIZE, SIZE))
     return Truth(xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())

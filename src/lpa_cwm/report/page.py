@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lpa_cwm.metrics import METRICS, curve
+from lpa_cwm.protocols import Dataset
 from lpa_cwm.report import figures, pictures, sweep
 from lpa_cwm.report.contest import Contest
 from lpa_cwm.report.figures import Line
@@ -20,11 +21,13 @@ AXES = ("dca_avg", "coverage", "vis_ba", "lcc")
 HERE = Path(__file__).parent
 
 
-def page(sections: list[tuple[Contest, list[Table]]], sweeps: Sequence[Path] = ()) -> str:
+def page(
+    sections: list[tuple[Contest, list[Table]]], sweeps: Sequence[Path] = (), dataset: Dataset | None = None
+) -> str:
     """The whole page; nothing in it is fetched from elsewhere."""
     names = [contest.dataset for contest, _ in sections] + [folder.name for folder in sweeps]
     title = "Point tracks: " + ", ".join(names)
-    bodies = "".join(section(contest, tables) for contest, tables in sections) + "".join(map(swept, sweeps))
+    bodies = "".join(section(contest, tables, dataset) for contest, tables in sections) + "".join(map(swept, sweeps))
     links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in names)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -35,14 +38,14 @@ def page(sections: list[tuple[Contest, list[Table]]], sweeps: Sequence[Path] = (
     )
 
 
-def section(contest: Contest, tables: list[Table]) -> str:
+def section(contest: Contest, tables: list[Table], dataset: Dataset | None = None) -> str:
     """Everything about one data set."""
     by_slug = {table.slug: table for table in tables}
     drawn = "".join((summary(contest), *sensitivities(by_slug), *threshold_curves(contest)))
     heading = f'<h2 id="{escape(contest.dataset)}">{escape(contest.dataset)}</h2><p class=lead>{facts(contest)}</p>'
     open_tables = "".join(_titled(table) for table in tables if not table.folded)
     folded = "".join(_folded(table) for table in tables if table.folded)
-    return f"{heading}<div class=figures>{drawn}</div>{open_tables}{worst(contest)}{folded}{settings(contest)}"
+    return f"{heading}<div class=figures>{drawn}</div>{open_tables}{worst(contest, dataset)}{folded}{settings(contest)}"
 
 
 def swept(folder: Path) -> str:
@@ -112,10 +115,10 @@ def _curve_line(contest: Contest, method: str, found: dict[str, list[float]], na
     return Line(method, points, marked=(100 * own["coverage"].value, 100 * own[name].value))
 
 
-def worst(contest: Contest) -> str:
+def worst(contest: Contest, dataset: Dataset | None = None) -> str:
     """For each method, frames of the videos on which it does worst; nothing without the data set."""
     parts = []
-    dataset = pictures.open_dataset(contest.methods[0])
+    dataset = dataset or pictures.open_dataset(contest.methods[0])
     if dataset is None:
         return ""
     for scores in contest.methods:

@@ -1,4 +1,4 @@
-"""The figures of the paper's tables 1-4, and which of our methods they belong to."""
+"""The published figures of the paper's tables, and the rows that our methods belong to."""
 
 import csv
 from collections.abc import Iterator
@@ -9,11 +9,29 @@ from typing import Any
 
 from lpa_cwm.metrics import Scores
 
-_ADJUDICATED = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
+ADJUDICATORS = {"uniform": ("Uniform CWM", "Uniform"), "apa": ("APA-CWM", "APA"), "lpa": ("LPA-CWM", "LPA")}
+"""Of each adjudicator the row of the main table, and the beginning of its rows with other localizations."""
+ABLATIONS = {
+    "uniform-windowed": "Uniform + Win.",
+    "apa-windowed": "APA + Win.",
+    "lpa-windowed": "LPA + Win.",
+    "uniform-standard": "Uniform + Std.",
+    "apa-standard": "APA + Std.",
+    "lpa-standard": "LPA + Std.",
+    "no-interaction": "w/o candidate-set interaction",
+    "response-and-scalars": "Response + scalar cues only",
+    "no-sight": None,
+    "kl-only": "KL only",
+    "kl-and-coordinate": "KL + coordinate supervision",
+    "kl-and-best": "KL + best-candidate supervision",
+    "no-answer": None,
+    "paper-objective": "Full objective",
+}
+"""Row of each variant of `lpa-cwm eval ablate`; None for variants that the paper does not have."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """One number of the paper, in the unit of its table."""
 
     table: str
@@ -25,36 +43,37 @@ class Figure:
 
 
 @cache
-def figures() -> tuple[Figure, ...]:
+def paper_figures() -> tuple[PaperFigure, ...]:
     """Every number of the four tables."""
     with (Path(__file__).parent / "paper.csv").open(newline="") as file:
         _, *rows = csv.reader(file)
-    return tuple(Figure(table, dataset, method, metric, float(value)) for table, dataset, method, metric, value in rows)
+    return tuple(PaperFigure(*row[:4], value=float(row[4])) for row in rows)
 
 
-def figures_of(scores: Scores) -> Iterator[Figure]:
-    """The paper's numbers for a method on a data set, each metric once per name that the paper gives the method."""
-    names, dataset = paper_names(scores), _letters(scores.dataset)
+def figures_of(scores: Scores) -> Iterator[PaperFigure]:
+    """The paper's numbers for a method on a data set; a metric that two tables repeat is given once."""
+    row, dataset = paper_row(scores), _letters(scores.dataset)
     given = set()
-    for figure in figures():
-        key = figure.method, figure.metric
-        if figure.method in names and _letters(figure.dataset) in dataset and key not in given:
-            given.add(key)
+    for figure in paper_figures():
+        if figure.method == row and _letters(figure.dataset) in dataset and figure.metric not in given:
+            given.add(figure.metric)
             yield figure
 
 
-def paper_names(scores: Scores) -> set[str]:
-    """What the paper calls a method; its ablations name the localization too."""
-    weights = _ADJUDICATED.get(scores.method.partition(" ")[0])
-    if weights is None:
-        return {figure.method for figure in figures() if _letters(figure.method) == _letters(scores.method)}
-    if setting(scores.notes, "localize") == "standard":
-        return {f"{weights} + Std."}
-    return {f"{weights}-CWM" if weights != "Uniform" else "Uniform CWM"}
+def paper_row(scores: Scores) -> str | None:
+    """Name of a method's row in the paper, by its own name or the name in front of a bracket."""
+    name = scores.method.partition(" (")[0]
+    if name in ABLATIONS:
+        return ABLATIONS[name]
+    if name in ADJUDICATORS:
+        main, short = ADJUDICATORS[name]
+        return f"{short} + Std." if setting(scores.notes, "windows") == 0 else main
+    rows = (figure.method for figure in paper_figures())
+    return next((row for row in rows if _letters(row) == _letters(name)), None)
 
 
 def setting(notes: dict[str, Any], name: str) -> Any:
-    """A setting wherever it stands in the notes, or None."""
+    """A setting by its name at any depth of the notes, or None."""
     if name in notes:
         return notes[name]
     inner = (setting(value, name) for value in notes.values() if isinstance(value, dict))

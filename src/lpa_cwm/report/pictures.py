@@ -14,9 +14,9 @@ from PIL import Image, ImageDraw
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation import predictions
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.overlay import draw_head
+from lpa_cwm.io.predictions import prediction_path, read_prediction
 from lpa_cwm.metrics import Scores
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
@@ -59,7 +59,7 @@ def pictures(folder: Path, dataset: Dataset, video: str) -> Iterator[Picture]:
     sample = dataset[dataset.names.index(video)]
     tracks, frames = sample.truth.visible.shape
     try:
-        prediction = predictions.read(folder, video, tracks, frames)
+        prediction = read_prediction(prediction_path(folder, video), tracks, frames)
     except InputError:
         # A run scored with missing videos counted as failures has nothing to show for them.
         return

@@ -12,7 +12,7 @@ from lpa_cwm.metrics import METRICS, THRESHOLDS, Scores, curve, difference, summ
 from lpa_cwm.metrics.scores import SWEPT
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.contest import Contest
-from lpa_cwm.report.paper import Figure, figures_of
+from lpa_cwm.report.paper import PaperFigure, figures_of
 from lpa_cwm.report.tables import (
     Cell,
     Column,
@@ -164,7 +164,7 @@ def against_paper(contest: Contest) -> Iterator[Table]:
         yield Table("paper", "Paper and ours", heads, tuple(rows), note)
 
 
-def _paper_row(contest: Contest, scores: Scores, figure: Figure) -> Row:
+def _paper_row(contest: Contest, scores: Scores, figure: PaperFigure) -> Row:
     metric = METRICS[figure.metric]
     ours = estimated(contest.estimates[scores.method][figure.metric], metric)
     gap = float(ours.value) - figure.value

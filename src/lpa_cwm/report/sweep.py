@@ -1,18 +1,55 @@
-"""A sweep of masks and re-evaluations in the report: one table, two charts."""
+"""A sweep of masks and re-evaluations: its file, its table and its charts."""
 
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lpa_cwm.evaluation.sweep import FILE, Cell, measured
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.figures import Line, chart
 from lpa_cwm.report.tables import Cell as Entry
 from lpa_cwm.report.tables import Column, Row, Table, estimated, whole, with_best
 
+FILE = "sweep.json"
+"""The measured cells in the folder of a sweep."""
 ERROR = METRICS["ad"]
 """Declares unit and direction of an end-point error."""
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One setting of masks and re-evaluations."""
+
+    masks: int
+    passes: int
+    error: float
+    """Mean final end-point error in pixels of the 256 x 256 raster."""
+    seconds: float
+    """Median time of one query alone in its batch, models and frames in memory, describing the frames included."""
+    queries: int
+    by_video: list[float]
+    """Mean error of the queries of each video."""
+
+
+def read_cells(folder: Path) -> list[SweepCell]:
+    """The cells that a folder holds."""
+    path = folder / FILE
+    try:
+        return [SweepCell(**cell) for cell in json.loads(path.read_text())] if path.exists() else []
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} does not hold the cells of a sweep; remove it and run `lpa-cwm eval sweep` again."
+        ) from error
+
+
+def write_cells(cells: list[SweepCell], folder: Path) -> None:
+    """Write all cells; a stopped sweep continues after the last one."""
+    with atomic_write(folder / FILE) as aside:
+        aside.write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
 
 
 def is_sweep(folder: Path) -> bool:
@@ -29,12 +66,12 @@ def table(folder: Path) -> Table:
         Column("seconds", "s per query"),
         Column("queries", "queries"),
     )
-    rows = with_best(columns, [row(cell) for cell in measured(folder)])
+    rows = with_best(columns, [row(cell) for cell in read_cells(folder)])
     note = "Means over videos with 95 % intervals over resampled videos; each query alone, models in memory."
     return Table("sweep", "Masks and re-evaluations", columns, rows, note)
 
 
-def row(cell: Cell) -> Row:
+def row(cell: SweepCell) -> Row:
     """One setting."""
     (error,) = estimates(np.array(cell.by_video)[:, None])
     seconds = Entry(f"{cell.seconds:.3f}", cell.seconds)
@@ -43,7 +80,7 @@ def row(cell: Cell) -> Row:
 
 def charts(folder: Path) -> str:
     """Error and time against M, a line for each R."""
-    cells = measured(folder)
+    cells = read_cells(folder)
     masks = sorted({float(cell.masks) for cell in cells})
     drawn = ""
     for title, label, name in (("Error", "end-point error, px", "error"), ("Time", "s per query", "seconds")):

@@ -19,7 +19,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
-from lpa_cwm.sharding import Executor, Shard, in_this_process
+from lpa_cwm.sharding import Executor, Shard, run_local
 from lpa_cwm.training.pair_sampling import Correspondence, Correspondences
 from lpa_cwm.types import Candidates
 
@@ -139,7 +139,7 @@ class Job:
     source: Correspondences
     make_recorder: Callable[[], FeatureRecorder]
 
-    def begin(self) -> Callable[[int], CandidateSets | None]:
+    def setup(self) -> Callable[[int], CandidateSets | None]:
         """What records the video of a number; None if nothing moves in it."""
         recorder = self.make_recorder()
 
@@ -151,7 +151,7 @@ class Job:
 
 
 def cache(
-    job: Job, out: Path, executor: Executor = in_this_process, shard: Shard | None = None
+    job: Job, out: Path, executor: Executor = run_local, shard: Shard | None = None
 ) -> Iterator[tuple[Path, int]]:
     """Write the videos of a shard that are not there yet; yields each video's file and number of groups."""
     videos = job.source.videos

@@ -1,0 +1,100 @@
+"""The paper's ablations (Table 2): named variants of training and inference, each trained, tracked and scored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lpa_cwm.config import WORLD, Selection
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.compare import CompareResult, compare
+from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.protocols import Dataset
+from lpa_cwm.training.lpa import Recipe, fit
+
+Block = Literal["architecture", "objective", "localization"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the ablation table."""
+
+    name: str
+    block: Block
+    method: str = "lpa"
+    training: dict[str, bool] = field(default_factory=dict)
+    """Options of the training that differ from the full ones."""
+    objective: dict[str, float] = field(default_factory=dict)
+    """Weights of loss terms that differ from the full ones."""
+    settings: dict[str, int] = field(default_factory=dict)
+    """Settings of the tracker that differ from the given ones."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the training is the full one, shared by all such variants."""
+        return not self.training and not self.objective
+
+
+STANDARD = {"windows": 0}
+"""Standard localization: the maximum of the response distribution without Gaussian windows."""
+
+VARIANTS = (
+    Variant("uniform-windowed", "localization", "uniform"),
+    Variant("apa-windowed", "localization", "apa"),
+    Variant("lpa-windowed", "localization"),
+    Variant("uniform-standard", "localization", "uniform", settings=STANDARD),
+    Variant("apa-standard", "localization", "apa", settings=STANDARD),
+    Variant("lpa-standard", "localization", settings=STANDARD),
+    Variant("no-interaction", "architecture", training={"interaction": False}),
+    Variant("response-and-scalars", "architecture", training={"visual": False}),
+    Variant("no-sight", "architecture", training={"sight": False}),
+    Variant("kl-only", "objective", objective={"coordinate": 0.0, "best": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("kl-and-coordinate", "objective", objective={"best": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("kl-and-best", "objective", objective={"coordinate": 0.0, "visibility": 0.0, "answer": 0.0}),
+    Variant("no-answer", "objective", objective={"answer": 0.0}),
+    Variant("paper-objective", "objective", objective={"visibility": 0.0, "answer": 0.0}),
+)
+"""`uniform-windowed` is the reference of the architecture block, `lpa-windowed` the full model of all three blocks."""
+
+
+def ablate(
+    dataset: Dataset | Path | str,
+    caches: Sequence[Path],
+    out: Path | str,
+    *,
+    variants: Sequence[str] = (),
+    trainings: Path | None = None,
+    recipe: Recipe | None = None,
+    world: str = WORLD,
+    score_model: str = "compact",
+    settings: dict[str, Any] | None = None,
+    device: str = "cpu",
+    selection: Selection | None = None,
+    command: str = "",
+) -> CompareResult:
+    """Train the variants of LPA, track a data set with every variant, score and report; all variants if none is named.
+
+    `recipe` is the full training; `settings` are the tracker's, which a variant's own settings override.
+    """
+    folder, recipe = trainings or Path(out) / "training", recipe or Recipe()
+    methods = []
+    for variant in find_variants(variants):
+        weights = train_variant(variant, caches, folder, recipe, device) if variant.method == "lpa" else None
+        chosen = {**(settings or {}), **variant.settings}
+        methods.append(Method(variant.method, world, score_model, weights, device, chosen, variant.name))
+    return compare(dataset, out, methods, selection=selection, command=command)
+
+
+def find_variants(names: Sequence[str]) -> list[Variant]:
+    """The variants of these names in the order of the table; all if no name is given."""
+    known = [variant.name for variant in VARIANTS]
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name!r} is no variant; choose among {', '.join(known)}.")
+    return [variant for variant in VARIANTS if not names or variant.name in names]
+
+
+def train_variant(variant: Variant, caches: Sequence[Path], folder: Path, recipe: Recipe, device: str) -> Path:
+    """Train LPA for a variant and return its weights; variants that differ only in inference share a training."""
+    changed = replace(recipe, **variant.training, objective=replace(recipe.objective, **variant.objective))
+    return fit(caches, folder / ("full" if variant.full else variant.name), changed, device)
