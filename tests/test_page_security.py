@@ -1,4 +1,4 @@
-"""The page as `lpa-cwm page` serves it, under requests that no browser tab of its own would send."""
+"""The page as its command serves it, under requests that no browser tab of its own would send."""
 
 import http.client
 import importlib.util
@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -37,7 +39,10 @@ class Server:
             self.port = probe.getsockname()[1]
         code = "from lpa_cwm.cli.main import main; main()"
         command = [sys.executable, "-c", code, "page", "--port", str(self.port), "--no-show"]
-        self.process = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)})
+        self.log = scratch / "page.log"
+        with self.log.open("wb") as log:
+            environment = os.environ | {"TMPDIR": str(scratch)}
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + PATIENCE
         while not self.is_up():
             assert self.process.poll() is None, "the page ended before it was up"
@@ -73,11 +78,16 @@ class Server:
         assert status == 200, text
         return json.loads(text)[0]
 
-    def call(self, name, data, tab):
+    def memory(self):
+        """Resident memory in megabytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def call(self, name, data, tab, event_data=None):
         """Run a function through the queue; returns whether it succeeded, and all that was said."""
         functions = json.loads(self.ask("GET", "/config")[1])["dependencies"]
         number = next(entry["id"] for entry in functions if entry["api_name"] == name)
-        joined = {"data": data, "fn_index": number, "session_hash": tab, "event_data": None, "trigger_id": None}
+        joined = {"data": data, "fn_index": number, "session_hash": tab, "event_data": event_data, "trigger_id": None}
         status, text = self.post("/gradio_api/queue/join", joined)
         assert status == 200, text
         said = self.ask("GET", f"/gradio_api/queue/data?{urlencode({'session_hash': tab})}")[1]
@@ -172,6 +182,52 @@ def test_no_upload_is_written_elsewhere(server, video, victim):
 def test_no_file_from_elsewhere_is_moved(server, video):
     assert not server.call("take_upload", [file_data(str(video))], "tab3")[0]
     assert video.exists()
+
+
+JUNK = [None, [], {}, "x", -1, 1e300, [[]], {"path": "/etc/passwd"}, "../..", "\u0000", ["lpa"] * 1000, True]
+
+
+def test_junk_for_handlers_is_refused_without_a_traceback(server):
+    functions = json.loads(server.ask("GET", "/config")[1])["dependencies"]
+    names = [entry["api_name"] for entry in functions if entry["backend_fn"]]
+    assert {"click", "run", "why", "scrub", "show_tracks", "take_bundled", "fill_grid"} <= set(names)
+    for entry in functions:
+        if entry["backend_fn"]:
+            for number, junk in enumerate(JUNK):
+                body = {"data": [junk] * len(entry["inputs"]), "fn_index": entry["id"], "session_hash": f"junk{number}"}
+                server.post("/gradio_api/queue/join", body | {"event_data": junk, "trigger_id": None})
+            server.post("/gradio_api/run/" + entry["api_name"], {"data": JUNK, "session_hash": "junk"})
+            server.ask("POST", "/gradio_api/queue/join", b"{", **{"Content-Type": "application/json"})
+    for number in range(len(JUNK)):
+        server.ask("GET", f"/gradio_api/queue/data?{urlencode({'session_hash': f'junk{number}'})}")
+    assert server.ask("GET", "/config")[0] == 200
+    log = server.log.read_text()
+    assert "Traceback" not in log, log[log.index("Traceback") - 200 :][:6000]
+
+
+def test_twenty_tabs_at_once_in_bounded_memory(server, scratch):
+    """Every tab opens a clip, adds points, tracks them and leaves; nothing of a tab stays."""
+
+    def use(tab):
+        assert server.call("offer", [], tab)[0]
+        assert server.call("take_bundled", ["toy"], tab)[0]
+        assert server.call("fill_grid", [None, 0], tab)[0]
+        succeeded, said = server.call("run", [None, [], ["static"], "toy", 3], tab)
+        assert succeeded, said
+        assert "toy_static.csv" in said
+        server.listen(f"/gradio_api/heartbeat/{tab}")
+
+    use("first")
+    before = server.memory()
+    with ThreadPoolExecutor(20) as pool:
+        for done in [pool.submit(use, f"client{number}") for number in range(20)]:
+            done.result()
+    assert server.memory() - before < 400
+    deadline = time.monotonic() + 120
+    while list(scratch.glob("lpa-cwm-*/results/*/*")):
+        assert time.monotonic() < deadline, "results of tabs that left are still there"
+        time.sleep(0.5)
+    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1@evil"])

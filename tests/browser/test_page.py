@@ -1,6 +1,6 @@
-"""The page in a real browser, as somebody meets it who has just typed `lpa-cwm page`.
+"""The page in a real browser.
 
-Run by `make test-browser`; with LPA_CWM_PICTURES=FOLDER it leaves three screenshots there.
+Run by `make test-browser`; with LPA_CWM_PICTURES=FOLDER it leaves screenshots there.
 """
 
 import csv
@@ -130,6 +130,10 @@ def test_points_come_and_go(page):
     assert page.locator("#legend li").first.inner_text().split()[:3] == ["0", "64,", "192"]
     click(page, 0.25, 0.75)
     assert points(page) == 1
+    page.click("#grid")
+    page.wait_for_function("document.querySelectorAll('#legend li').length > 20")
+    page.click("#undo")
+    page.wait_for_function("document.querySelectorAll('#legend li').length == 1")
     page.click("#undo")
     page.wait_for_function("document.querySelectorAll('#legend li').length == 2")
     page.click("#clear")
@@ -157,7 +161,6 @@ def test_follow_play_download_and_see_why(page):
     page.wait_for_selector("#status .progress")
     page.wait_for_selector("#tracks video")
     page.wait_for_function("document.querySelector('#tracks video').readyState >= 3")
-    keep(page, "tracks")
     shown = page.evaluate("(v => [v.videoWidth, v.error])(document.querySelector('#tracks video'))")
     assert shown == [1032, None]
     with page.expect_download() as download:
@@ -169,11 +172,33 @@ def test_follow_play_download_and_see_why(page):
     assert start["0"] == pytest.approx((0.42 * 256, 0.5 * 256), abs=1)
     assert start["1"] == pytest.approx((0.58 * 256, 0.6 * 256), abs=1)
     assert all(0 <= float(row["x"]) <= 256 and 0 <= float(row["y"]) <= 256 for row in rows)
+    still = page.locator("#still img").get_attribute("src")
+    page.locator("#color input").nth(1).check()
+    page.wait_for_function("before => document.querySelector('#still img').src != before", arg=still)
+    keep(page, "tracks", "#tracks")
     page.locator("#method input").nth(1).check()
     page.wait_for_selector(".why-facts.settled")
     assert page.locator(".why-candidates img").count() == 10
     assert page.locator(".why-steps img").count() == 4
     keep(page, "why", "#why")
+    page.click("#bundled")
+    page.wait_for_selector("#tracks", state="hidden")
+
+
+@pytest.mark.parametrize(("name", "width"), [("dark", 1360), ("phone", 390)])
+def test_the_page_is_readable_in_the_dark_and_on_a_phone(served, browser, name, width):
+    """Text contrasts with its background, and nothing is wider than the window."""
+    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme="dark")
+    tab.set_default_timeout(PATIENCE)
+    open_page(tab, served[0])
+    light = "s => s.match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 3"
+    for selector in ("h1", "#head p", "#about b", "#methods label span", "#tips p", "#absent p", "#legend p", ".blank"):
+        color = tab.evaluate(f"({light})(getComputedStyle(document.querySelector('{selector}')).color)")
+        assert color > 140, selector
+    assert tab.evaluate(f"({light})(getComputedStyle(document.querySelector('.card')).backgroundColor)") < 60
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    keep(tab, name)
+    tab.close()
 
 
 def test_a_run_can_be_stopped(page):

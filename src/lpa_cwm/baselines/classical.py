@@ -45,11 +45,11 @@ class DisFlow:
 class LucasKanade:
     """Pyramidal Lucas-Kanade (Bouguet 2001), chained from frame to frame; visible while the round trip closes."""
 
-    window: int = 21
+    window: int = 11
     """Side of the matched window, in pixels."""
     levels: int = 3
     """Coarser pyramid levels."""
-    limit: float = 6.0
+    limit: float = 10.0
     """Largest forward-backward error, summed along the chain, of a visible point, in pixels."""
     size: int | None = 256
     """Side to which frames are resized, without keeping the aspect; None keeps the size of the clip."""

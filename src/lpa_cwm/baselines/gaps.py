@@ -38,7 +38,7 @@ class GapTracker:
     """Whether each target is also reached from the frame of the query."""
     penalty: float = 0.0125
     """Loss of similarity per pixel of forward-backward error."""
-    patch: int = 21
+    patch: int = 11
     """Side of the compared patch, in pixels of the working size."""
     threshold: float = 0.3
     """Score from which a point is visible."""

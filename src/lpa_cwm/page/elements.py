@@ -47,7 +47,8 @@ def sentences() -> Iterator[None]:
     """Show any error on the page as a sentence, without a traceback in the terminal."""
     try:
         yield
-    except gr.Error:
+    except gr.Error as error:
+        error.print_exception = False
         raise
     except Exception as error:
         raise gr.Error(sentence(error), duration=20, title="Not possible", print_exception=False) from error
