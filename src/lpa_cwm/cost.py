@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import joint_group_size
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, count_pairs
+from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
 
 
@@ -43,9 +43,9 @@ class Cost:
 
 def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries) -> Cost:
     """Count the predictions of a job, and time its first frame pair."""
-    pairs = count_pairs(clip, queries)
     frames = queries.frame.tolist()
     groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
+    pairs = sum(later for _, later in groups)
     targets = sum(count * later for count, later in groups)
     factual = counterfactual = None
     if isinstance(tracker, CwmTracker):

@@ -5,7 +5,7 @@ is kept. The backward flow is read bilinearly at the endpoint.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -166,7 +166,7 @@ def working_size(clip: Clip, queries: Queries, size: int | None, kept: int = 8) 
         return clip, queries
     hw: HW = (size, size)
     frames = LazyFrames(len(clip), partial(_resized, clip, hw), kept)
-    return Clip(frames, clip.name, clip.fps), Queries(rescale(queries.xy, clip.hw, hw), queries.frame)
+    return Clip(frames, clip.name, clip.fps), replace(queries, xy=rescale(queries.xy, clip.hw, hw))
 
 
 def _resized(clip: Clip, hw: HW, index: int) -> UInt8[Tensor, "3 h w"]:
