@@ -113,16 +113,23 @@ class OnlineTracker:
     ) -> FrameEstimate:
         """Estimates of one adjudicator in the newest frame."""
         estimate = FrameEstimate.empty(len(self.anchors))
-        groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        groups: dict[int, dict[tuple[int, ...], list[int]]] = {}
         for track in range(len(self.anchors)):
-            if key := self._sources(name, track):
-                groups.setdefault(key, []).append(track)
-        for (reference, sources), members in groups.items():
-            for rows in torch.tensor(members).split(self.config.batch):
-                parts = [self._candidates(name, source, rows, observed, direct) for source in sources]
-                candidates = parts[0] if len(parts) == 1 else Candidates.join(parts)
-                result = self._judge(name, self._observe(reference, observed), rows, candidates)
-                estimate.put(rows, result, self.config.visibility_threshold)
+            if found := self._sources(name, track):
+                groups.setdefault(found[0], {}).setdefault(found[1], []).append(track)
+        for reference, by_sources in groups.items():
+            pair = self._observe(reference, observed)
+            rows = torch.tensor(sorted(track for tracks in by_sources.values() for track in tracks))
+            xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
+            result = PairResult.empty(xy)
+            for sources, tracks in by_sources.items():
+                for some in torch.tensor(tracks).split(self.config.batch):
+                    parts = [self._candidates(name, source, some, observed, direct) for source in sources]
+                    place = torch.searchsorted(rows, some)
+                    result.put(place, self._judge(name, pair, xy[place], Candidates.join(parts)))
+            for index in range(1, self.config.passes + 1):
+                result = reevaluate(pair, xy, result, index)
+            estimate.put(rows, result, self.config.visibility_threshold)
         return estimate
 
     def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
@@ -169,16 +176,11 @@ class OnlineTracker:
             observed[key] = pair.with_masks(self.config.gap_masks)
         return pair_candidates(observed[key], self.history[name][source].xy[rows].to(self.device))
 
-    def _judge(self, name: str, observed: ObservedPair, rows: Int[Tensor, "k"], candidates: Candidates) -> PairResult:
-        """Adjudicate and decode one candidate set per track; `observed` is the pair with the given position."""
+    def _judge(self, name: str, observed: ObservedPair, xy: Float[Tensor, "k 2"], candidates: Candidates) -> PairResult:
+        """Adjudicate and decode one candidate set per point; `observed` is the pair whose source shows the points."""
         source, target = observed.source, observed.target
-        reference = int(observed.identity[2])
-        xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
-        result = decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
-        for index in range(1, self.config.passes + 1):
-            result = reevaluate(observed, xy, result, index)
-        return result
+        return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
 
     def _give(self, estimate: FrameEstimate) -> None:
         """Positions that are given in the newest frame are visible and exact."""

@@ -180,6 +180,8 @@ class Candidates:
     @classmethod
     def join(cls, parts: "list[Candidates]") -> "Candidates":
         """One set per query from several sets of the same queries."""
+        if len(parts) == 1:
+            return parts[0]
         response, order = join_masks([part.response for part in parts])
         return cls(
             response,
