@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import joint_group_size
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.tracker import CwmTracker, count_pairs
 from lpa_cwm.types import Clip, Queries
 
 
@@ -43,16 +43,20 @@ class Cost:
 
 def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries) -> Cost:
     """Count the predictions of a job, and time its first frame pair."""
+    pairs = count_pairs(clip, queries)
+    direct = max(1, pairs)
     frames = queries.frame.tolist()
     groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
-    pairs = sum(later for _, later in groups)
     targets = sum(count * later for count, later in groups)
     factual = counterfactual = None
     if isinstance(tracker, CwmTracker):
         config, patches = tracker.config, (tracker.world.size // tracker.world.patch) ** 2
         factual = sum(later * factual_masks(count, config, patches) for count, later in groups)
         counterfactual = targets * config.masks * (1 + config.passes)
-    seconds = time_pair(tracker, clip, queries) * targets if targets else 0.0
+        pairs = count_pairs(clip, queries, config.gaps)
+        factual += (pairs - direct) * config.gap_masks
+        counterfactual += targets * config.gap_masks * (pairs - direct) // direct
+    seconds = time_pair(tracker, clip, queries) * targets * pairs / direct if targets else 0.0
     return Cost(len(queries), len(clip), pairs, targets, factual, counterfactual, seconds, peak_memory())
 
 

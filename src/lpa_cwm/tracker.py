@@ -339,3 +339,14 @@ def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:
                 f"x must be in [0, {width}) and y in [0, {height})."
             )
     return queries
+
+
+def count_pairs(clip: Clip, queries: Queries, gaps: tuple[int, ...] = ()) -> int:
+    """Frame pairs that tracking these queries observes, if every point stays visible."""
+    given = set(queries.frame.tolist())
+    first = min(given)
+    pairs = 0
+    for target in range(first + 1, len(clip)):
+        sources = {frame for frame in given if frame < target}
+        pairs += len(sources | {target - gap for gap in gaps if target - gap > first})
+    return pairs

@@ -1,8 +1,8 @@
 """Reader of MOVi-F (Greff et al. 2022, Kubric, arXiv 2203.03570): frames and the optical flow between neighbors.
 
-`lpa-cwm data simulate` writes the same format. In the files flow is (dy, dx), and `backward_flow[t]` is the motion that led
-into frame t, x(t) - x(t-1). This module returns flow as (dx, dy), and backward flow from frame t to t - 1 as in the
-paper: F + B = 0 where both see the same point.
+`lpa-cwm data simulate` writes the same format. In the files flow is (dy, dx), and `backward_flow[t]` is the motion
+that led into frame t, x(t) - x(t-1). This module returns flow as (dx, dy), and backward flow from frame t to t - 1 as
+in the paper: F + B = 0 where both see the same point.
 """
 
 from dataclasses import dataclass
