@@ -13,8 +13,8 @@ import tyro
 from lpa_cwm import registry
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.simulator.assets import Assets
-from lpa_cwm.simulator.pairs import SimulatedPairs
-from lpa_cwm.simulator.recipe import recipe_named
+from lpa_cwm.simulator.clip import SimulatedPairs
+from lpa_cwm.simulator.config import scene_config
 from lpa_cwm.training.world_evaluate import Points
 from lpa_cwm.types import Clip, Queries
 
@@ -34,7 +34,7 @@ class Passes:
     def run(self):
         torch.set_num_threads(self.threads)
         assets = Assets.of(self.assets, "val")
-        sources = {name: SimulatedPairs(recipe_named(name), assets, seed=3) for name in ("hard", "movi")}
+        sources = {name: SimulatedPairs(scene_config(name), assets, seed=3) for name in ("hard", "movi")}
         examples = [(f"{name}{i}", i, one.pair(i, 256)) for name, one in sources.items() for i in range(self.pairs)]
         print("method   R answer    mean px  median  within 1 2 4 8 16 px, %        visibility, balanced %")
         for passes, subpixel in product((0, 1), (False, True)):

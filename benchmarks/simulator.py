@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 import tyro
 
-from lpa_cwm.simulator.assets import Assets, scanned
-from lpa_cwm.simulator.clip import simulate_clip
-from lpa_cwm.simulator.movi import movi_record
-from lpa_cwm.simulator.pairs import SimulatedPairs
-from lpa_cwm.simulator.rays import Eye
-from lpa_cwm.simulator.recipe import RECIPES
-from lpa_cwm.simulator.render import Film, raster_centers
+from lpa_cwm.simulator.assets import Assets, load_scan
+from lpa_cwm.simulator.camera import Camera
+from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
+from lpa_cwm.simulator.config import SCENE_CONFIGS
+from lpa_cwm.simulator.render import RenderSettings, raster_centers
+from lpa_cwm.simulator.write import movi_record
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 PARTS = ("scene", "pictures", "flow and visibility", "256 tracks", "record, not counted")
@@ -35,22 +34,24 @@ class Simulator:
         torch.set_num_threads(1)
         assets = Assets.of(self.assets, "train")
         for path in assets.objects:
-            _ = scanned(path).rays
-        for recipe in RECIPES:
+            _ = load_scan(path).rays
+        for recipe in SCENE_CONFIGS:
             for number in range(self.clips):
-                simulate_clip(("speed", number), recipe, assets, Film(32)).picture(0)
+                simulate_clip(("speed", number), recipe, assets, RenderSettings(32)).picture(0)
             self.speed(recipe, assets)
             self.truth(recipe, assets)
             self.motion(recipe, assets)
 
     def speed(self, recipe, assets):
         """Frames per second and core with everything on, and where the time goes."""
-        for film in (Film(128), Film(256), Film(256, samples=1)):
-            spent = sum(cost(number, recipe, assets, film) for number in range(self.clips))
-            each = 1000 * spent / (self.clips * RECIPES[recipe].frames)
+        for settings in (RenderSettings(128), RenderSettings(256), RenderSettings(256, samples=1)):
+            spent = sum(cost(number, recipe, assets, settings) for number in range(self.clips))
+            each = 1000 * spent / (self.clips * SCENE_CONFIGS[recipe].frames)
             parts = ", ".join(f"{name} {value:.1f}" for name, value in zip(PARTS, each, strict=True))
-            print(f"{recipe} {film.size} px, {film.samples} samples: {1000 / each[:4].sum():.1f} frames/s ({parts} ms)")
-        source = SimulatedPairs(RECIPES[recipe], assets)
+            print(
+                f"{recipe} {settings.size} px, {settings.samples} samples: {1000 / each[:4].sum():.1f} fps ({parts} ms)"
+            )
+        source = SimulatedPairs(SCENE_CONFIGS[recipe], assets)
         start = time.process_time()
         for number in range(30):
             source.pair(number, 256)
@@ -60,7 +61,7 @@ class Simulator:
         """Pictures warped by the flow, the way there and back, and tracks against flow from frame to frame."""
         warped, unwarped, returns, drift = [], [], [], []
         for number in range(self.clips):
-            clip = simulate_clip(("truth", number), recipe, assets, Film(256))
+            clip = simulate_clip(("truth", number), recipe, assets, RenderSettings(256))
             for frame in range(0, len(clip) - 1, 3):
                 flow = clip.flow(frame, frame + 1)
                 now, later = clip.picture(frame).astype(np.float32), clip.picture(frame + 1).astype(np.float32)
@@ -78,7 +79,9 @@ class Simulator:
 
     def motion(self, recipe, assets):
         """Quantiles of how far pixels move at 256, and the share of them that stays visible."""
-        clips = [simulate_clip(("motion", number), recipe, assets, Film(256)) for number in range(2 * self.clips)]
+        clips = [
+            simulate_clip(("motion", number), recipe, assets, RenderSettings(256)) for number in range(2 * self.clips)
+        ]
         for gap in (1, 4, 12):
             flows = [clip.flow(frame, frame + gap) for clip in clips for frame in range(0, len(clip) - gap, 6)]
             every = np.concatenate([np.linalg.norm(flow.offset, axis=-1).ravel() for flow in flows])
@@ -86,13 +89,13 @@ class Simulator:
             print(f"{recipe} gap {gap}: motion {quantiles(every)} px, visible {seen:.3f}")
 
 
-def cost(number, recipe, assets, film):
+def cost(number, recipe, assets, settings):
     """Seconds for each part of one clip."""
     clock = [time.process_time()]
-    clip = simulate_clip(("speed", number), recipe, assets, film)
+    clip = simulate_clip(("speed", number), recipe, assets, settings)
     clock.append(time.process_time())
     for frame in range(len(clip)):
-        clip.picture(frame), clip.body(frame), clip.distance(frame)
+        clip.picture(frame), clip.body(frame)
     clock.append(time.process_time())
     for frame in range(len(clip)):
         clip.flow(frame, frame + 1), clip.flow(frame, frame - 1)
@@ -124,9 +127,9 @@ def there_and_back(clip, frame, flow):
     """How far from a visible pixel's center one ends who follows what is seen at its target back."""
     seen = flow.visible.ravel()
     center = raster_centers(256)[:, seen]
-    eye, scene = Eye(clip.scene, 256), clip.scene
+    eye, scene = Camera(clip.scene, 256), clip.scene
     hits = eye.cast(scene.moment(frame + 1), center + flat(flow.offset)[:, seen])
-    back, _ = eye.see(scene.moment(frame), scene.place(hits.local, hits.body, scene.moment(frame)))
+    back, _ = eye.project_visible(scene.moment(frame), scene.place(hits.local, hits.body, scene.moment(frame)))
     return np.linalg.norm(back - center, axis=0)
 
 

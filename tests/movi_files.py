@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lpa_cwm.simulator.record import example, png, write_records
+from lpa_cwm.simulator.write import example, png, write_records
 
 LOW, HIGH = -20.0, 20.0
 

@@ -23,7 +23,7 @@ from lpa_cwm.evaluation import predictions
 from lpa_cwm.files import atomic_write, data_files, remove_leftovers
 from lpa_cwm.io import video
 from lpa_cwm.metrics import Prediction
-from lpa_cwm.simulator.assets import held
+from lpa_cwm.simulator.assets import files_of_split
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pairs import split_of
 from lpa_cwm.synth.video_pairs import decode_folder
@@ -92,7 +92,7 @@ READERS = {
     "footage": (make_video, lambda folder: decode_folder(folder, folder / "cache", quiet=True)),
     "Kinetics": (make_video, find_clips),
     "photographs": (make_pictures, lambda folder: ImagePool.of(folder, "train").files),
-    "assets": (make_pictures, lambda folder: held(folder, "*.png", "train")),
+    "assets": (make_pictures, lambda folder: files_of_split(folder, "*.png", "train")),
     "frames": (make_pictures, lambda folder: len(video.read(folder))),
     "doctor's records": (make_movi, of_doctor),
     "Opt-CWM": (make_weights, lambda folder: OptCwmCheckpoint().identity()),

@@ -20,7 +20,7 @@ from lpa_cwm.registry import load_lpa
 from lpa_cwm.rng import generator
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.sharding import Shard
-from lpa_cwm.simulator.record import write_records
+from lpa_cwm.simulator.write import write_records
 from lpa_cwm.training import lpa
 from lpa_cwm.training.feature_cache import FeatureRecorder, Job, cache, read
 from lpa_cwm.training.objective import Objective, endpoint_error

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpa_cwm.simulator import patterns, shapes
-from lpa_cwm.simulator.light import directions_of, light_of
+from lpa_cwm.simulator import mesh as shapes
+from lpa_cwm.simulator import texture as patterns
+from lpa_cwm.simulator.environment import directions_of, light_of
 from lpa_cwm.simulator.mesh import Mesh, corner_normals
-from lpa_cwm.simulator.texture import Texture, encoded, linear
+from lpa_cwm.simulator.texture import Texture, to_linear, to_srgb
 
 
 def centers(height, width):
@@ -22,7 +23,7 @@ def picture(height=16, width=32, seed=0):
 
 def test_bytes_survive_the_way_to_light_and_back():
     every = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
-    np.testing.assert_allclose(encoded(linear(every)).astype(int), every, atol=1)
+    np.testing.assert_allclose(to_srgb(to_linear(every)).astype(int), every, atol=1)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -92,7 +93,7 @@ def test_a_mesh_is_brought_to_unit_size_with_texels_to_match():
 def test_round_bodies_have_smooth_normals():
     tilt, angle = np.meshgrid(np.linspace(0, np.pi, 30), np.linspace(0, 2 * np.pi, 60), indexing="ij")
     ball = np.stack((np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), np.cos(tilt)), axis=-1)
-    solid = shapes.sheet(ball, np.zeros((30, 60, 2)))
+    solid = shapes.grid_mesh(ball, np.zeros((30, 60, 2)))
     normals, area = corner_normals(solid.vertices.astype(np.float32), solid.faces.astype(np.int32))
     whole = area > 1e-6
     along = np.abs((normals * solid.vertices[solid.faces]).sum(-1))[whole]
@@ -116,7 +117,7 @@ def test_the_light_comes_from_where_the_panorama_is_bright():
 def test_invented_pictures_are_light():
     rng = np.random.default_rng(0)
     poster = Image.new("RGB", (40, 30), (200, 10, 10))
-    pictures = [patterns.sky(rng), patterns.relief(rng), patterns.hung(rng, patterns.plaster(rng), [poster])]
+    pictures = [patterns.sky(rng), patterns.relief(rng), patterns.with_posters(rng, patterns.plaster(rng), [poster])]
     pictures += [floor(rng) for floor in set(patterns.FLOORS)]
     for found in pictures:
         assert found.dtype == np.float32

@@ -17,7 +17,6 @@ from lpa_cwm.cli.options import (
     ScoreModel,
     Seed,
     ShardOption,
-    Share,
     WorkerOptions,
     WorldOption,
     integer,
@@ -39,10 +38,8 @@ class Simulate(ShardOption):
     """Simulate clips of colliding bodies with exact motion: records like MOVi-F's, or a benchmark like TAP-Vid's."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data simulate --out data/val --form tapvid --split val --clips 40"
-    out: OutFolder | None = None
-    """Folder for the files; existing ones are kept, so the same command goes on after a stop."""
-    preview: Annotated[Path, out_file(".png", ".jpg", ".jpeg")] | None = None
-    """Write a contact sheet of the first clips here, and nothing else."""
+    out: OutFolder
+    """Folder of the files; existing files are kept, so the same command resumes after a stop."""
     form: Literal["movi", "tapvid"] = "movi"
     """TFRecord files in MOVi-F's format, or pickles of tracks in TAP-Vid's."""
     recipe: Literal["movi", "hard", "mixed"] = "movi"
@@ -58,31 +55,23 @@ class Simulate(ShardOption):
     seed: Seed = 0
     """Clip i of a seed is always the same, whichever file and worker it falls to."""
     assets: InPath | None = None
-    """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; everything is invented without it."""
+    """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; all assets are procedural without it."""
     samples: Annotated[int, integer(1, 16)] = 2
-    """Rays per side of a pixel where an edge passes through it."""
-    shutter: Share = 0.0
-    """Share of the time between frames during which the shutter is open: motion blur."""
+    """Rays per side of a pixel on an edge."""
     tracks: Count = 256
     """Tracks per clip, for the TAP-Vid form."""
 
     def run(self) -> None:
-        """Write the files or the contact sheet, and print where they are."""
-        from lpa_cwm.errors import InputError
+        """Write the files and print their paths."""
         from lpa_cwm.simulator.assets import Assets
-        from lpa_cwm.simulator.render import Film
-        from lpa_cwm.simulator.write import Production, produce, write_sheet
+        from lpa_cwm.simulator.render import RenderSettings
+        from lpa_cwm.simulator.write import ClipSeries, write_series
 
-        if self.preview is None and self.out is None:
-            raise InputError("Neither --out nor --preview was given; say where the files or the contact sheet go.")
-        film = Film(self.size, self.samples, self.shutter)
         assets = Assets.of(self.assets, self.split)
-        series = Production(assets, film, self.recipe, self.seed, self.clips, self.per_file)
-        if self.preview is not None:
-            print(write_sheet(series, self.preview))
-        elif self.out is not None:
-            for path in produce(series, self.out, self.form, self.shard, self.tracks):
-                print(path)
+        render = RenderSettings(self.size, self.samples)
+        series = ClipSeries(assets, render, self.recipe, self.seed, self.clips, self.per_file)
+        for path in write_series(series, self.out, self.form, self.shard, self.tracks):
+            print(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -250,10 +250,10 @@ class TrainWorld:
             found.append(VideoPairs.of(self.natural, self.cache, split))
         if self.assets is not None:
             from lpa_cwm.simulator.assets import Assets
-            from lpa_cwm.simulator.pairs import SimulatedPairs
-            from lpa_cwm.simulator.recipe import recipe_named
+            from lpa_cwm.simulator.clip import SimulatedPairs
+            from lpa_cwm.simulator.config import scene_config
 
             assets = Assets.of(self.assets, split)
             for recipe, name in (("movi", "simulated"), ("hard", "simulated_hard")):
-                found.append(SimulatedPairs(recipe_named(recipe), assets, name=f"{name}_{split}"))
+                found.append(SimulatedPairs(scene_config(recipe), assets, name=f"{name}_{split}"))
         return found

@@ -1,4 +1,4 @@
-"""What scenes are made of: scanned objects, photographs and panoramas of a folder, or invented ones."""
+"""Assets of scenes: scanned objects, photographs and panoramas of a folder, or procedural ones."""
 
 import io
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from PIL import Image
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.rng import numpy_rng, seed_of
-from lpa_cwm.simulator import patterns, shapes
-from lpa_cwm.simulator.mesh import Mesh
-from lpa_cwm.simulator.texture import Picture, Texture, linear
+from lpa_cwm.simulator import texture
+from lpa_cwm.simulator.mesh import Mesh, Solid, random_solid
+from lpa_cwm.simulator.texture import Picture, Texture, to_linear
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pairs import Split
 
 SKIN = 256
-INVENTED = 32
-"""How many invented skies, grounds and the like there are on each side of the split."""
+PROCEDURAL = 32
+"""Number of procedural skies, floors and ground textures per split."""
 
 
 @lru_cache(maxsize=256)
-def scanned(path: Path) -> Mesh:
-    """A scanned object; 256 of them take some 400 MB."""
+def load_scan(path: Path) -> Mesh:
+    """Load a scanned object; 256 objects take about 400 MB."""
     try:
         with np.load(path) as store:
-            solid = shapes.Solid(store["vertices"], store["faces"], store["uv"])
+            solid = Solid(store["vertices"], store["faces"], store["uv"])
             picture = Image.open(io.BytesIO(store["texture"].tobytes())).convert("RGB").resize((SKIN, SKIN))
-            return Mesh.of(path.stem, solid, Texture.of(linear(np.asarray(picture))), store["hull"])
+            return Mesh.of(path.stem, solid, Texture.of(to_linear(np.asarray(picture))), store["hull"])
     except (KeyError, OSError, ValueError) as error:
         raise InputError(
             f"{path} is not a scanned object ({error}); expected an .npz archive with vertices, faces, uv, texture "
@@ -39,96 +39,96 @@ def scanned(path: Path) -> Mesh:
 
 @lru_cache(maxsize=16)
 def panorama(path: Path) -> Texture:
-    """An equirectangular photograph as light, [512, 1024]."""
+    """Load an equirectangular panorama as linear RGB, [512, 1024]."""
     with Image.open(path) as picture:
         small = picture.convert("RGB").resize((1024, 512), Image.Resampling.LANCZOS)
-        return Texture.of(linear(np.asarray(small)), "across")
+        return Texture.of(to_linear(np.asarray(small)), "across")
 
 
-@lru_cache(maxsize=INVENTED)
-def invented_sky(split: Split, number: int) -> Texture:
-    """The sky of this number."""
-    return Texture.of(patterns.sky(numpy_rng("sky", split, number)), "across")
+@lru_cache(maxsize=PROCEDURAL)
+def procedural_sky(split: Split, number: int) -> Texture:
+    """Procedural sky `number`."""
+    return Texture.of(texture.sky(numpy_rng("sky", split, number)), "across")
 
 
-@lru_cache(maxsize=INVENTED)
+@lru_cache(maxsize=PROCEDURAL)
 def relief(split: Split, number: int) -> Texture:
-    """The ground detail of this number."""
-    return Texture.of(patterns.relief(numpy_rng("relief", split, number)), "both")
+    """Procedural ground texture `number`."""
+    return Texture.of(texture.relief(numpy_rng("relief", split, number)), "both")
 
 
-@lru_cache(maxsize=INVENTED)
-def invented_floor(split: Split, number: int) -> Texture:
-    """The floor of this number."""
+@lru_cache(maxsize=PROCEDURAL)
+def procedural_floor(split: Split, number: int) -> Texture:
+    """Procedural floor `number`."""
     rng = numpy_rng("floor", split, number)
-    return Texture.of(patterns.FLOORS[number % len(patterns.FLOORS)](rng), "both")
+    return Texture.of(texture.FLOORS[number % len(texture.FLOORS)](rng), "both")
 
 
 def square(picture: Image.Image, rng: np.random.Generator, side: int) -> Picture:
-    """A random square of a photograph, as light."""
+    """A random square crop of a photograph, as linear RGB."""
     span = min(picture.size) * rng.uniform(0.6, 1.0)
     x, y = (rng.uniform(0, length - span) for length in picture.size)
-    return linear(np.asarray(picture.resize((side, side), Image.Resampling.LANCZOS, box=(x, y, x + span, y + span))))
+    return to_linear(np.asarray(picture.resize((side, side), Image.Resampling.LANCZOS, box=(x, y, x + span, y + span))))
 
 
 @dataclass(frozen=True)
 class Assets:
-    """One side of the split of everything; without a folder all of it is invented."""
+    """The assets of one split; all are procedural without a folder."""
 
     split: Split
     objects: tuple[Path, ...]
     panoramas: tuple[Path, ...]
     photographs: ImagePool
     shapes: float = 0.2
-    """Share of bodies that are invented forms though there are scanned ones."""
+    """Share of procedural bodies if there are scanned objects."""
 
     @classmethod
     def of(cls, folder: Path | None, split: Split) -> "Assets":
-        """The assets under a folder (objects/*.npz, textures/*.jpg, textures/panoramas/*.jpg) that are in the split."""
+        """The assets of a folder (objects/*.npz, textures/*.jpg, textures/panoramas/*.jpg) in this split."""
         if folder is None:
             return cls(split, (), (), ImagePool.of(None, split))
-        objects = held(folder / "objects", "*.npz", split)
-        panoramas = held(folder / "textures" / "panoramas", "*.jpg", split)
+        objects = files_of_split(folder / "objects", "*.npz", split)
+        panoramas = files_of_split(folder / "textures" / "panoramas", "*.jpg", split)
         return cls(split, objects, panoramas, ImagePool.of(folder / "textures", split))
 
     def body(self, rng: np.random.Generator) -> Mesh:
-        """A scanned object, or an invented form with a photograph on it."""
+        """A scanned object, or a procedural shape textured with a photograph."""
         if self.objects and rng.random() >= self.shapes:
-            return scanned(self.objects[int(rng.integers(len(self.objects)))])
+            return load_scan(self.objects[int(rng.integers(len(self.objects)))])
         skin = square(self.photographs.draw(rng), rng, SKIN)
-        return Mesh.of("invented", shapes.invented(rng), Texture.of(skin))
+        return Mesh.of("invented", random_solid(rng), Texture.of(skin))
 
     def sky(self, rng: np.random.Generator) -> Texture:
-        """A panorama."""
+        """A panorama of the sky."""
         if self.panoramas:
             return panorama(self.panoramas[int(rng.integers(len(self.panoramas)))])
-        return invented_sky(self.split, int(rng.integers(INVENTED)))
+        return procedural_sky(self.split, int(rng.integers(PROCEDURAL)))
 
     def relief(self, rng: np.random.Generator) -> Texture:
-        """Detail for a coarse ground."""
-        return relief(self.split, int(rng.integers(INVENTED)))
+        """Detail texture of the ground."""
+        return relief(self.split, int(rng.integers(PROCEDURAL)))
 
     def floor(self, rng: np.random.Generator) -> Texture:
-        """Something to stand on indoors, now and then a printed photograph."""
+        """A procedural floor, sometimes a photograph."""
         if rng.random() < 0.85:
-            return invented_floor(self.split, int(rng.integers(INVENTED)))
-        return Texture.of(patterns.mirrored(square(self.photographs.draw(rng), rng, 256)), "both")
+            return procedural_floor(self.split, int(rng.integers(PROCEDURAL)))
+        return Texture.of(texture.mirrored(square(self.photographs.draw(rng), rng, 256)), "both")
 
     def walls(self, rng: np.random.Generator) -> Texture:
-        """Four walls as pages."""
-        bare = patterns.plaster(rng)
+        """Textures of the four walls."""
+        bare = texture.plaster(rng)
         posters = [[self.photographs.draw(rng) for _ in range(int(rng.integers(1, 4)))] for _ in range(4)]
-        return Texture.stack([Texture.of(patterns.hung(rng, bare, some)) for some in posters])
+        return Texture.stack([Texture.of(texture.with_posters(rng, bare, some)) for some in posters])
 
 
-def held(folder: Path, pattern: str, split: Split) -> tuple[Path, ...]:
-    """The files of a folder on one side of the split; the other has a seventh of them, two at least."""
+def files_of_split(folder: Path, pattern: str, split: Split) -> tuple[Path, ...]:
+    """The files of a folder in this split; `val` has a seventh of all files, at least two."""
     every = sorted(data_files(folder, pattern), key=lambda path: seed_of("split", path.stem))
     count = max(2, len(every) // 7)
     files = tuple(sorted(every[:count] if split == "val" else every[count:]))
     if not files:
         raise InputError(
             f"{folder} holds {len(every)} files {pattern}, none of them for the split '{split}'; give a folder with "
-            "objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg, or none at all for invented scenes."
+            "objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg, or no folder for procedural scenes."
         )
     return files

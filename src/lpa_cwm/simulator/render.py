@@ -1,42 +1,163 @@
-"""From hits to colors: textures, light, smooth edges and the camera's open shutter."""
+"""Rendering: shadow maps, shading of ray hits, and antialiased edges."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Float32, UInt8
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Float32, UInt8
+from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import axis_centers
-from lpa_cwm.simulator.environment import Look
-from lpa_cwm.simulator.poses import FramePoints, Points, Rows, dot, focal_of, put
-from lpa_cwm.simulator.rays import Eye, Hits
-from lpa_cwm.simulator.scene import Scene
-from lpa_cwm.simulator.shadow import Shadows
-from lpa_cwm.simulator.texture import Color, encoded
+from lpa_cwm.simulator.camera import Camera, RayHits
+from lpa_cwm.simulator.environment import ShadingPoint
+from lpa_cwm.simulator.poses import FramePoints, Numbers, Points, Rows, dot, focal_of, scatter_columns
+from lpa_cwm.simulator.scene import SimulatedScene
+from lpa_cwm.simulator.texture import Color, to_srgb
+
+HALF = 12.0
+"""Half side of the ground area that the maps cover."""
+FAR = 40.0
+BIAS, SOFT = 0.05, 0.12
+"""Shadow bias, and the depth range over which a shadow becomes full."""
+PENUMBRA = 0.09
+NEARBY = 0.4
+"""Height over which the ambient occlusion of the ground fades."""
+TAPS = np.array([(0.0, 0.0)] + [(np.cos(a), np.sin(a)) for a in np.arange(5) * 2 * np.pi / 5], dtype=np.float32)
+
+Map = Float32[np.ndarray, "h w"]
+
+
+@dataclass
+class ShadowMap:
+    """Depth map of the bodies along one direction, over the ground (Williams 1978).
+
+    The map of a body is computed again after the body has moved; this depends on the motion only.
+    """
+
+    scene: SimulatedScene
+    direction: Float[np.ndarray, "3"]
+    empty: float
+    """Value where there is no body."""
+    texels: int
+    _known: dict[int, tuple[int, tuple[slice, slice], Map]] = field(default_factory=dict)
+
+    def at(self, moment: int) -> Map:
+        """The map at a step."""
+        whole = np.full((self.texels, self.texels), self.empty, dtype=np.float32)
+        for number in range(len(self.scene.meshes)):
+            window, part = self._body(number, moment)
+            whole[window] = np.minimum(whole[window], part)
+        return whole
+
+    def _body(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:
+        stand = int(self.scene.motion.last_moved[moment, number])
+        if number not in self._known or self._known[number][0] != stand:
+            self._known[number] = (stand, *self._depth(number, stand))
+        return self._known[number][1:]
+
+    def _depth(self, number: int, moment: int) -> tuple[tuple[slice, slice], Map]:
+        mesh, size = self.scene.meshes[number], self.scene.scale[number]
+        pose = self.scene.motion.poses[moment, number]
+        corners = size * mesh.box @ pose.rotation.T + pose.position
+        shadow = corners[:, :2] - corners[:, 2:] * self.direction[:2] / self.direction[2]
+        texel = 2 * HALF / self.texels
+        low = np.clip(np.floor((shadow.min(0) + HALF) / texel), 0, self.texels).astype(int)
+        high = np.clip(np.ceil((shadow.max(0) + HALF) / texel), 0, self.texels).astype(int)
+        x, y = (
+            texel * axis_centers(first, last) - HALF for first, last in zip(low.tolist(), high.tolist(), strict=True)
+        )
+        window = (slice(low[1], high[1]), slice(low[0], high[0]))
+        # Rays from far away through every texel, in local coordinates of the body.
+        origin = (-FAR * self.direction - pose.position) @ pose.rotation / size
+        across, along = (
+            np.outer(ticks, pose.rotation[axis] / size).astype(np.float32) for axis, ticks in enumerate((x, y))
+        )
+        start = (across + (along + origin.astype(np.float32))[:, None]).reshape(-1, 3)
+        towards = np.broadcast_to((self.direction @ pose.rotation).astype(np.float32), start.shape)
+        reach = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(FAR)
+        return window, np.minimum(reach, np.float32(self.empty)).reshape(len(y), len(x))
+
+
+@dataclass
+class LightOcclusion:
+    """Visible share of the lamp and of the ambient light at points: shadow maps and ambient occlusion."""
+
+    scene: SimulatedScene
+    texels: int
+
+    def __post_init__(self) -> None:
+        towards = self.scene.environment.light.towards[:, 0]
+        self._lamp = ShadowMap(self.scene, -towards, 0.0, self.texels)
+        self._below = ShadowMap(self.scene, np.array([0.0, 0.0, 1.0]), FAR, self.texels // 6)
+        self._moment, self._maps = -1, (torch.empty(0, 0),) * 3
+
+    def of(self, moment: int, point: Points) -> tuple[Numbers, Numbers]:
+        """Share of the lamp and share of the ambient light."""
+        if moment != self._moment:
+            lamp = torch.from_numpy(self._lamp.at(moment))
+            self._moment, self._maps = (
+                moment,
+                (lamp, conservative_minimum(lamp), ambient_occlusion(self._below.at(moment))),
+            )
+        return self._sunlit(point), self._open(point)
+
+    def _sunlit(self, point: Points) -> Numbers:
+        towards = self.scene.environment.light.towards
+        foot = point[:2] - point[2] * (towards[:2] / towards[2])
+        own = point[2] * np.float32(-1 / towards[2, 0]) - np.float32(BIAS)
+        lit = np.ones_like(own)
+        near = np.flatnonzero(own > read_map(self._maps[1], foot))
+        foot, own = foot.take(near, axis=1), own[near]
+        hidden = np.zeros_like(own)
+        for offset in TAPS * np.float32(PENUMBRA):
+            above = own - read_map(self._maps[0], foot + offset[:, None])
+            hidden += np.clip(above * np.float32(1 / SOFT), 0, 1)
+        lit[near] -= hidden * np.float32(1 / len(TAPS))
+        return lit
+
+    def _open(self, point: Points) -> Numbers:
+        near = np.exp(np.maximum(point[2], 0) * np.float32(-1 / NEARBY))
+        return 1 - near * read_map(self._maps[2], point[:2])
+
+
+def read_map(values: Float[Tensor, "m m"], ground: FramePoints) -> Numbers:
+    """Bilinear values of a map at points of the ground; the border is repeated."""
+    grid = torch.from_numpy(ground * np.float32(1 / HALF)).T[None, None]
+    return F.grid_sample(values[None, None], grid, padding_mode="border", align_corners=False)[0, 0, 0].numpy()
+
+
+def conservative_minimum(heights: Float[Tensor, "m m"]) -> Float[Tensor, "k k"]:
+    """Conservative coarse map: the minimum within the reach of a penumbra."""
+    wide = F.max_pool2d(-heights[None], (1, 9), stride=(1, 3), padding=(0, 4))
+    return -F.max_pool2d(wide, (9, 1), stride=(3, 1), padding=(4, 0))[0]
+
+
+def ambient_occlusion(height: Map) -> Float[Tensor, "m m"]:
+    """Ambient occlusion of the ground from the height of the bodies above it."""
+    cover = 0.85 * torch.exp(-torch.from_numpy(height).clamp(min=0) / NEARBY)[None]
+    return F.avg_pool2d(cover, 3, stride=1, padding=1)[0]
+
 
 STEP = 0.02
-"""Relative jump of the distance between neighbors from which there is an edge between them."""
+"""Relative depth jump between neighboring pixels that makes an edge."""
 
 
 @dataclass(frozen=True)
-class Film:
-    """How frames are taken."""
+class RenderSettings:
+    """Size and antialiasing of the frames."""
 
     size: int = 256
     """Pixels of a side."""
     samples: int = 2
-    """Rays per side of a pixel where an edge passes through it; 1 turns smoothing off."""
-    shutter: float = 0.0
-    """Share of the time between frames during which the shutter is open: motion blur."""
-    exposures: int = 5
-    """Instants that stand for the open shutter."""
+    """Rays per side of a pixel on an edge; 1 turns antialiasing off."""
 
     def __post_init__(self) -> None:
-        if self.size < 16 or self.samples < 1 or not 0 <= self.shutter <= 1:
+        if self.size < 16 or self.samples < 1:
             raise InputError(
-                f"The film has size {self.size}, samples {self.samples} and shutter {self.shutter}; expected at least "
-                "16 pixels, at least one sample and a shutter between 0 and 1."
+                f"The render settings have size {self.size} and samples {self.samples}; give at least 16 pixels and 1."
             )
 
 
@@ -50,95 +171,90 @@ def raster_centers(size: int) -> FramePoints:
     return centers
 
 
-def mix(corners: Float32[np.ndarray, "k n"], weight: Float32[np.ndarray, "2 n"]) -> Float32[np.ndarray, "d n"]:
-    """Values at points of triangles, from those at the first, second and third corner."""
+def interpolate_corners(
+    corners: Float32[np.ndarray, "k n"], weight: Float32[np.ndarray, "2 n"]
+) -> Float32[np.ndarray, "d n"]:
+    """Barycentric interpolation of values at the three corners of triangles."""
     first, second, third = np.split(corners, 3)
     return first + weight[0] * (second - first) + weight[1] * (third - first)
 
 
-def normals(scene: Scene, moment: int, hits: Hits) -> Points:
-    """Unit normals in the world, on the side of the camera."""
+def normals(scene: SimulatedScene, moment: int, hits: RayHits) -> Points:
+    """Unit normals in world coordinates, facing the camera."""
     normal = np.empty_like(hits.local)
-    put(normal, hits.around, scene.environment.normal(hits.local.take(hits.around, axis=1)))
+    scatter_columns(normal, hits.around, scene.environment.normal(hits.local.take(hits.around, axis=1)))
     own = hits.on_bodies
-    local = mix(scene.surface.normals.take(hits.face[own], axis=1), hits.weight.take(own, axis=1))
+    local = interpolate_corners(scene.surface.normals.take(hits.face[own], axis=1), hits.weight.take(own, axis=1))
     world = scene.turn(local, hits.body[own], moment)
     side = -np.sign(dot(world, hits.direction.take(own, axis=1)))
-    put(normal, own, world * (side / (np.sqrt(dot(world, world)) + np.float32(1e-9))))
+    scatter_columns(normal, own, world * (side / (np.sqrt(dot(world, world)) + np.float32(1e-9))))
     return normal
 
 
 @dataclass
-class Renderer:
-    """Takes frames of a scene; keeps the shadows of bodies that do not move."""
+class FrameRenderer:
+    """Renders frames of a scene; keeps the shadows of bodies that do not move."""
 
-    eye: Eye
-    film: Film
+    camera: Camera
+    settings: RenderSettings
 
     def __post_init__(self) -> None:
-        self._scene = self.eye.scene
-        self._shadows = Shadows(self._scene, 3 * self.film.size // 2)
-        self._centers = raster_centers(self.film.size)
+        self._scene = self.camera.scene
+        self._shadows = LightOcclusion(self._scene, 3 * self.settings.size // 2)
+        self._centers = raster_centers(self.settings.size)
 
-    def picture(self, frame: int, hits: Hits) -> UInt8[np.ndarray, "h w 3"]:
-        """The frame, given what the centers of its pixels show."""
-        film, moment = self.film, self._scene.moment
-        if not film.shutter:
-            light = self._exposed(moment(frame), hits)
-        else:
-            offsets = film.shutter * ((np.arange(film.exposures) + 0.5) / film.exposures - 0.5)
-            instants = [moment(frame + offset) for offset in offsets]
-            lights = [self._exposed(instant, self.eye.cast(instant, self._centers)) for instant in instants]
-            light = np.mean(lights, axis=0)
-        return np.ascontiguousarray(encoded(light).T).reshape(film.size, film.size, 3)
+    def picture(self, frame: int, hits: RayHits) -> UInt8[np.ndarray, "h w 3"]:
+        """Render a frame from the hits of its pixel centers."""
+        light = self._render(self._scene.moment(frame), hits)
+        return np.ascontiguousarray(to_srgb(light).T).reshape(self.settings.size, self.settings.size, 3)
 
-    def _exposed(self, moment: int, hits: Hits) -> Color:
-        """The light that falls into each pixel at an instant; where an edge passes, the mean over rays."""
-        if self.film.samples == 1:
+    def _render(self, moment: int, hits: RayHits) -> Color:
+        """Linear RGB per pixel; the mean over several rays on edges."""
+        if self.settings.samples == 1:
             return self._radiance(moment, hits)
-        edge = edges(hits, self.film.size)
+        edge = edges(hits, self.settings.size)
         plain, mixed = np.flatnonzero(~edge), np.flatnonzero(edge)
-        rays = self.eye.cast(moment, self._inside(mixed))
-        # All at once: at small sizes the number of calls is what costs.
+        rays = self.camera.cast(moment, self._inside(mixed))
+        # One call for all rays, because calls dominate the cost at small sizes.
         found = self._radiance(moment, hits.take(plain).joined(rays))
         light = np.empty_like(hits.direction)
-        put(light, plain, found[:, : len(plain)])
-        put(light, mixed, np.clip(found[:, len(plain) :], 0, 1).reshape(3, len(mixed), -1).mean(-1))
+        scatter_columns(light, plain, found[:, : len(plain)])
+        scatter_columns(light, mixed, np.clip(found[:, len(plain) :], 0, 1).reshape(3, len(mixed), -1).mean(-1))
         return light
 
     def _inside(self, pixels: Rows) -> FramePoints:
-        """Points on a grid inside each pixel."""
-        count = self.film.samples
+        """A grid of points inside each pixel."""
+        count = self.settings.samples
         ticks = (np.arange(count, dtype=np.float32) + np.float32(0.5)) / np.float32(count) - np.float32(0.5)
         offsets = np.stack(np.meshgrid(ticks, ticks)).reshape(2, 1, -1)
         return (self._centers.take(pixels, axis=1)[..., None] + offsets).reshape(2, -1)
 
-    def _radiance(self, moment: int, hits: Hits) -> Color:
-        """The light along rays."""
+    def _radiance(self, moment: int, hits: RayHits) -> Color:
+        """Radiance along rays."""
         point = self._scene.camera.position[moment].astype(np.float32)[:, None] + hits.distance * hits.direction
         normal = normals(self._scene, moment, hits)
         slant = -dot(normal, hits.direction)
-        footprint = hits.distance * np.float32(1 / focal_of(self.film.size))
-        look = Look(footprint, slant, *self._shadows.of(moment, point))
+        footprint = hits.distance * np.float32(1 / focal_of(self.settings.size))
+        shading = ShadingPoint(footprint, slant, *self._shadows.of(moment, point))
         light, around, own = np.empty_like(point), hits.around, hits.on_bodies
         surroundings = self._scene.environment.radiance(
-            point.take(around, axis=1), normal.take(around, axis=1), look[around]
+            point.take(around, axis=1), normal.take(around, axis=1), shading[around]
         )
-        put(light, around, surroundings)
-        put(light, own, self._skin(hits, look[own], normal.take(own, axis=1)))
+        scatter_columns(light, around, surroundings)
+        scatter_columns(light, own, self._body_radiance(hits, shading[own], normal.take(own, axis=1)))
         return light
 
-    def _skin(self, hits: Hits, look: Look, normal: Points) -> Color:
-        """The light that comes from the bodies."""
+    def _body_radiance(self, hits: RayHits, shading: ShadingPoint, normal: Points) -> Color:
+        """Radiance of the bodies."""
         surface, own = self._scene.surface, hits.on_bodies
         face = hits.face[own]
-        uv = mix(surface.uv.take(face, axis=1), hits.weight.take(own, axis=1))
-        skin = surface.texture.read(uv, look.level(surface.texels[face]), hits.body[own] - 1)
-        return skin * self._scene.environment.light.on(normal, look.sunlit, look.open)
+        uv = interpolate_corners(surface.uv.take(face, axis=1), hits.weight.take(own, axis=1))
+        skin = surface.texture.read(uv, shading.level(surface.texels[face]), hits.body[own] - 1)
+        return skin * self._scene.environment.light.on(normal, shading.sunlit, shading.open)
 
 
-def edges(hits: Hits, size: int) -> Bool[np.ndarray, "n"]:
-    """Pixels with a neighbor that shows another body, or the same one much nearer or farther."""
+def edges(hits: RayHits, size: int) -> Bool[np.ndarray, "n"]:
+    """Pixels with a neighbor on another body or at a different depth."""
     body, distance = hits.body.reshape(size, size), hits.distance.reshape(size, size)
     found = np.zeros((size, size), dtype=bool)
     for one, other in ((np.s_[:-1], np.s_[1:]), (np.s_[:, :-1], np.s_[:, 1:])):
