@@ -10,18 +10,18 @@ import time
 import numpy as np
 import pytest
 import torch
-from lpa_cwm.cli.cache import Cache
 from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
+from lpa_cwm.cli.data import Cache
 from lpa_cwm.cli.doctor import benchmarks
 from lpa_cwm.datasets.kinetics_csv import find_clips
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.evaluation import predictions
 from lpa_cwm.files import atomic_write, data_files, remove_leftovers
 from lpa_cwm.io import video
+from lpa_cwm.io.predictions import predicted_videos, write_prediction
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.simulator.assets import files_of_split
 from lpa_cwm.synth.images import ImagePool
@@ -62,7 +62,7 @@ def make_tapvid(folder):
 
 
 def make_predictions(folder):
-    predictions.write(folder, "a", Prediction(np.zeros((1, 2, 2)), np.ones((1, 2), bool)), "x")
+    write_prediction(folder, "a", Prediction(np.zeros((1, 2, 2)), np.ones((1, 2), bool)), "x")
 
 
 def make_video(folder):
@@ -86,9 +86,9 @@ def of_doctor(folder):
 READERS = {
     "evidence cache": (make_cache, lambda folder: feature_cache.read(folder)[1]),
     "MOVi": (make_movi, lambda folder: MoviClips.of(folder, "train").entries),
-    "cache from MOVi": (make_movi, lambda folder: len(Cache(folder, out=folder / "out").source().videos)),
+    "cache from MOVi": (make_movi, lambda folder: len(Cache(dataset=folder, out=folder / "out").source().videos)),
     "TAP-Vid": (make_tapvid, lambda folder: load_dataset(folder).names),
-    "predictions": (make_predictions, lambda folder: list(predictions.videos_in(folder))),
+    "predictions": (make_predictions, lambda folder: list(predicted_videos(folder))),
     "footage": (make_video, lambda folder: decode_folder(folder, folder / "cache", quiet=True)),
     "Kinetics": (make_video, find_clips),
     "photographs": (make_pictures, lambda folder: ImagePool.of(folder, "train").files),
