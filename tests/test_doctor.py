@@ -15,7 +15,10 @@ def examined(monkeypatch, tmp_path, capsys):
     """Findings by section and name, and the exit code, with an empty cache."""
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "cache"))
 
-    def examine(*words):
+    tried = doctor.trials
+
+    def examine(*words, trials=lambda: iter(())):
+        monkeypatch.setattr(doctor, "trials", trials or tried)
         with pytest.raises(SystemExit) as end:
             main(["doctor", "--json", *words])
         said = json.loads(capsys.readouterr().out)
@@ -26,16 +29,28 @@ def examined(monkeypatch, tmp_path, capsys):
 
 
 def test_here_all_that_the_default_needs_is_there(examined):
-    found, code = examined()
+    found, code = examined(trials=None)
     assert code == 0
     assert found["software", "torch"]["state"] == "ok"
+    assert found["trials", "decoding"]["what"].startswith("frame of 256x256")
+    assert "the center point went to" in found["trials", "tracking"]["what"]
     for name in ("world-compact.safetensors", "score-compact.safetensors"):
-        assert "hash verified" in found["shipped weights", name]["what"]
+        assert "hash verified" in found["bundled weights", name]["what"]
+
+
+def test_a_program_that_cannot_decode_is_not_healthy(examined, monkeypatch):
+    def fail(path):
+        raise TypeError("open() got an unexpected keyword argument")
+
+    monkeypatch.setattr("lpa_cwm.io.video.read", fail)
+    found, code = examined(trials=None)
+    assert found["trials", "decoding"]["state"] == "wrong"
+    assert code == 1
 
 
 def test_what_is_missing_comes_with_the_command_that_gets_it(examined):
     found, _ = examined()
-    missing = [one for one in found.values() if one["state"] == "missing" and one["section"] != "methods"]
+    missing = [one for one in found.values() if one["state"] == "missing" and one["section"] != "trackers"]
     assert missing
     assert all(one["remedy"] for one in missing)
     for parcel in DOWNLOADS.values():
@@ -59,9 +74,9 @@ def test_a_damaged_file_is_noticed(examined, tmp_path, monkeypatch):
         last = file.read(1)[0]
         file.seek(-1, 2)
         file.write(bytes([last ^ 1]))
-    monkeypatch.setattr("lpa_cwm.files.packaged_weights", lambda name: folder / name)
+    monkeypatch.setattr("lpa_cwm.files.bundled_weights", lambda name: folder / name)
     found, code = examined()
-    assert found["shipped weights", "world-compact.safetensors"]["state"] == "wrong"
+    assert found["bundled weights", "world-compact.safetensors"]["state"] == "wrong"
     assert code == 1
 
 

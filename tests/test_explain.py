@@ -9,7 +9,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.explain import explain
 from lpa_cwm.report.explain import open_patches
 from lpa_cwm.tracker import CwmTracker
-from lpa_cwm.types import Queries
+from lpa_cwm.types import Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
 
 
@@ -19,12 +19,17 @@ def test_it_ends_where_the_tracker_ends():
     tracker = CwmTracker(ToyWorld(size=64, sigma=2.0, error=5.0), uniform, TrackerConfig(masks=4))
     explained = explain(tracker, clip, query, 2)
     tracks = tracker.track(clip, query)
-    assert torch.equal(explained.answer.xy[0], tracks.xy[0, 2])
+    assert torch.equal(explained.result.xy[0], tracks.xy[0, 2])
     assert explained.weights.tolist() == [0.25] * 4
     torch.testing.assert_close(explained.distributions.sum((1, 2)), torch.ones(3))
     assert len(explained.response) == len(explained.peak) == 4
     shown = (open_patches(explained, 0) != 0.5).any(0).float().mean().item()
     assert shown == pytest.approx(7 / 64, abs=0.02)
+
+
+def half_visible(pair, candidates):
+    judgement = uniform(pair, candidates)
+    return Judgement(judgement.weights, judgement.visibility / 2)
 
 
 @pytest.mark.parametrize(("passes", "sight"), [(0, 0.5), (1, 1.0)])
@@ -34,10 +39,10 @@ def test_it_says_how_far_the_point_was_believed_to_be_seen(passes, sight):
     query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
     answers = [
         explain(CwmTracker(ToyWorld(size=64, sigma=2.0), judge, TrackerConfig(passes=passes)), clip, query, 1)
-        for judge in (uniform, lambda pair, candidates: uniform(pair, candidates) / 2)
+        for judge in (uniform, half_visible)
     ]
-    assert [one.sight for one in answers] == pytest.approx([1.0, sight])
-    plain, less = (one.answer.strength.item() for one in answers)
+    assert [one.visibility for one in answers] == pytest.approx([1.0, sight])
+    plain, less = (one.result.strength.item() for one in answers)
     assert less == pytest.approx(plain * sight)
 
 
@@ -53,8 +58,8 @@ def test_the_figure(tmp_path, capsys):
     ("options", "said"),
     [
         (["--target", "99"], "target frame is 99"),
-        (["--method", "dis"], "no candidates to show"),
-        (["--out", "why"], "why is no name for a figure"),
+        (["--adjudicator", "dis"], "not a known adjudicator"),
+        (["--out", "why"], "must end in .png or .pdf or .svg"),
     ],
 )
 def test_what_cannot_be_explained(tmp_path, capsys, options, said):

@@ -38,7 +38,7 @@ def test_points_in_tracks_and_overlay_out(clip, tmp_path, capsys):
 
 
 def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
-    run("track", clip, "--grid", 2, "--plan", "--json", "--save", tmp_path / "t.csv")
+    run("track", clip, "--grid", 2, "--dry-run", "--json", "--save", tmp_path / "t.csv")
     assert json.loads(capsys.readouterr().out)["targets"] == 8
     assert not (tmp_path / "t.csv").exists()
 
@@ -51,10 +51,10 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--points", "4,3@3"], "frames 0 to 2"),
         (["--points", "4;3"], "x,y@frame"),
         (["--points", "4,3@0", "--grid", "2"], "one of them"),
-        (["--grid", "0"], "at least 1"),
-        (["--method", "nonsense"], "no known method"),
-        (["--world", "nonsense"], "no known world model"),
-        (["--method", "lpa", "--weights", "absent.safetensors"], "no LPA weights"),
+        (["--grid", "0"], "from 1 to"),
+        (["--tracker", "nonsense"], "not a known"),
+        (["--world", "nonsense"], "not a known world model"),
+        (["--adjudicator", "lpa", "--weights", "absent.safetensors"], "no LPA weights"),
         (["--save", "tracks.txt"], "must end in"),
         (["--out", "overlay.txt"], "must end in"),
     ],
