@@ -25,8 +25,14 @@ help:            ## list the targets
 demo: .venv/core  ## follow points through the bundled clip, offline
 	$(BIN)/lpa-cwm track --grid 5 --out demo/overlay.mp4 --save demo/tracks.csv
 
+lint: .venv/dev   ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+
 # One thread for each of the two workers: more would wait for each other.
-test: .venv/dev   ## the default suite: lint, types, layers, laws
+test: .venv/dev   ## the default suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: .venv/dev  ## checks that take minutes
@@ -50,4 +56,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo test test-slow test-browser docs format clean
+.PHONY: help demo lint test test-slow test-browser docs format clean

@@ -179,7 +179,7 @@ def test_commands_in_the_text_have_known_verbs_and_options():
     known = {name: options(name.split()) for name in COMMANDS}
     for page in PAGES:
         text = FENCE.sub("", page.read_text())
-        for words in re.findall(r"`lpa-cwm ([^`-][^`]*)`", text):
+        for words in re.findall(r"`lpa-cwm ([a-z][^`]*)`", text):
             name = next((name for name in known if f"{words} ".startswith(f"{name} ")), None)
             assert name or words in GROUPS, f"{named(page)}: there is no lpa-cwm {words}"
             for option in re.findall(r"--[a-z][a-z-]*", words):
@@ -196,7 +196,7 @@ def test_exit_codes_are_those_of_the_program():
     from lpa_cwm.cli import main as cli
 
     listed = set(map(int, re.findall(r"^\| (\d+) \|", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)))
-    assert listed == {0, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED, cli.NO_READER}
+    assert listed == {0, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED, cli.NO_READER, cli.TERMINATED}
 
 
 # --- Links, names, figures --------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ class Sweep(JsonOption):
     """Videos used."""
     queries: Count = 40
     """Queries in all, the same number from each video."""
-    gaps: Gaps = (1, 1)
+    frame_gaps: Gaps = (1, 1)
     """Fewest and most frames between source and target; the paper's are adjacent."""
     out: OutFolder | None = None
     """Keep what is measured in this folder: run again to go on, and give it to `lpa-cwm eval report`."""
@@ -270,7 +270,7 @@ class Sweep(JsonOption):
             self.out,
             videos=self.videos,
             queries=self.queries,
-            gaps=self.gaps,
+            gaps=self.frame_gaps,
             adjudicator=self.model.adjudicator_name(),
             settings=self.expert.given(),
             device=self.model.on(),

@@ -54,7 +54,7 @@ class Completion:
 COMMANDS: dict[str, type[Command]] = {
     "track": track.Track,
     "explain": track.Explain,
-    "page": track.Page,
+    "page": track.ServePage,
     "eval predict": evaluate.Predict,
     "eval score": evaluate.Score,
     "eval report": evaluate.Report,

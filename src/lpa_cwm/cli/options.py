@@ -312,6 +312,10 @@ class ExpertOptions:
 
     masks: Annotated[int, integer(1, 1000)] | None = None
     """Masks, and so candidate responses, per query and target (M)."""
+    gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
+    """Frames between a target and further sources of candidates, beside the query's frame."""
+    gap_masks: Annotated[int, integer(1, 1000)] | None = None
+    """Masks per further source."""
     passes: Annotated[int, integer(0, 16)] | None = None
     """Re-evaluations after the first localization (R)."""
     windows: Annotated[int, integer(0, 16)] | None = None

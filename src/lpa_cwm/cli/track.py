@@ -60,8 +60,8 @@ class Track(JsonOption):
         """Read, track, write."""
         if self.save and self.save.suffix == ".rrd":
             require("rerun", extra="rerun")
-        self.model.refuse_ignored(self.expert.given())
         name, device = self.model.method(), self.model.on()
+        self.model.refuse_ignored(self.expert.given())
         clip = self.read()
         queries = self.queries(clip)
         tracker = self.load(name, device)
@@ -203,7 +203,7 @@ def plain(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class ServePage:
     """Open a local page: click points, follow them, see the candidates and their weights."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm page --port 7860"
