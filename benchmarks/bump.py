@@ -14,10 +14,10 @@ import torch
 import tyro
 
 from lpa_cwm.masks import random_masks
-from lpa_cwm.probe import argmax_xy, magnitude
 from lpa_cwm.sampling import crop, unit_range
 from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.training.world_evaluate import Points
+from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.render import GaussianBump
 from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
@@ -62,12 +62,12 @@ class Shapes:
             return None
         source, target = unit_range(example.source), unit_range(example.target)
         world = LayeredMotionWorld.load()
-        scene = world.observe(source, target)
+        scene = world.observe(world.describe(source), world.describe(target))
         factual = world.imagine(scene, random_masks(10, 1024, "bump", index))
         errors, looks = [], []
         for sigma in self.sigmas:
             world.bump = GaussianBump(sigma)
-            peak = argmax_xy(magnitude(world.intervene(scene, factual, xy)))
+            peak = Candidates.of(world.intervene(scene, factual, xy)).peak
             errors.append((peak - goal[:, None]).norm(dim=-1))
             around = crop(target.expand(peak.shape[0] * 10, -1, -1, -1), peak.flatten(0, 1), 16.0, 16)
             own = crop(source.expand(len(xy), -1, -1, -1), xy, 16.0, 16).repeat_interleave(10, 0)

@@ -12,14 +12,14 @@ from typing import Literal
 
 import torch
 import tyro
-from lpa_cwm.worlds.multiplex import Multiplexed
 from opt_cwm_reference import predict, respond
 from torch.utils.flop_counter import FlopCounterMode
 
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import random_masks
-from lpa_cwm.tracker import CwmTracker, Shot, ShotPair
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Clip
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor, TokenLayout
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
@@ -32,6 +32,9 @@ class Weightless(Predictor):
     def __init__(self):
         with torch.device("meta"):
             super().__init__(Architecture())
+
+    def _apply(self, fn, recurse=True):
+        return self  # stays on the meta device
 
     def embed(self, frame, place):
         return torch.zeros_like(super().embed(frame.to("meta"), place), device="cpu")
@@ -54,17 +57,17 @@ def weightless(layout):
     return TokenLayout(*(getattr(layout, field.name).to("meta") for field in fields(layout)))
 
 
-def a_pair():
-    pictures = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
-    source, target = (Shot(picture, picture / 255) for picture in pictures)
-    return ShotPair(source, target, ("benchmark",))
+def track_noise(world, config, queries):
+    """Track random points between two random frames."""
+    clip = Clip(torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8), "benchmark")
+    tracker = CwmTracker(world, uniform, config)
+    tracker.track_pair(tracker.observe(clip, 0, 1), torch.rand(queries, 2) * SIZE)
 
 
-def flops_of(world, method, queries):
+def flops_of(world, config, queries):
     """Per (query, target), of the whole method with one re-evaluation."""
-    xy = torch.rand(queries, 2) * SIZE
     with FlopCounterMode(display=False) as counter:
-        CwmTracker(world, uniform, method).follow(a_pair(), xy)
+        track_noise(world, config, queries)
     return counter.get_total_flops() / queries
 
 
@@ -82,14 +85,12 @@ def flops():
     torch.manual_seed(0)
     reference = flops_of_reference()
     world = OptCwm(Weightless(), PerturbationGenerator(), batch=64)
-    rows = {mode: (world, mode) for mode in ("query", "pool", "joint")}
-    rows["joint, 4 at a time"] = Multiplexed(world, 4), "joint"
     print(f"TFLOP per (query, target), M = {MASKS}, R = 1, 256 px; the reference needs {reference / 1e12:.2f}")
     print(f"{'re-evaluation masks':22}{'1 query':>16}{'32 queries':>18}")
-    for name, (asked, mode) in rows.items():
-        method = TrackerConfig(masks=MASKS, reevaluation=mode, batch=32)
-        costs = [flops_of(asked, method, queries) for queries in (1, 32)]
-        print(f"{name:22}" + "".join(f"{cost / 1e12:10.2f} ({reference / cost:4.2f}x)" for cost in costs))
+    for mode in ("query", "joint"):
+        config = TrackerConfig(masks=MASKS, reevaluation=mode, batch=32)
+        costs = [flops_of(world, config, queries) for queries in (1, 32)]
+        print(f"{mode:22}" + "".join(f"{cost / 1e12:10.2f} ({reference / cost:4.2f}x)" for cost in costs))
 
 
 def random_world():
@@ -109,7 +110,7 @@ def times(repeats=2):
     xy = torch.tensor([[130.0, 77.0]])
 
     def ours():
-        scene = world.observe(source, target)
+        scene = world.observe(world.describe(source), world.describe(target))
         return world.intervene(scene, world.imagine(scene, hidden), xy)[0, 0]
 
     def official():
@@ -134,7 +135,7 @@ def memory(queries=32):
     world = random_world()
     held = world.predictor.encoder.blocks, world.predictor.decoder.blocks
     world.predictor.encoder.blocks, world.predictor.decoder.blocks = held[0][:1], held[1][:1]
-    CwmTracker(world, uniform, TrackerConfig(passes=0)).follow(a_pair(), torch.rand(queries, 2) * SIZE)
+    track_noise(world, TrackerConfig(passes=0), queries)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{queries} queries, {MASKS} masks, {world.batch} predictions at a time: peak {peak:.2f} GiB")
 
