@@ -9,8 +9,8 @@ from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.sweep import MASKS, PASSES, choose_queries, open_pairs, sweep_pairs
+from lpa_cwm.report.page import write_report
 from lpa_cwm.report.sweep import read_cells
-from lpa_cwm.report.write import write_report
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
@@ -69,20 +69,8 @@ def test_records_of_movi_f_are_swept(tmp_path):
 
 def test_the_command_takes_settings_and_score_models(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", entries(3, n=4, t=4))
-    command = [
-        "eval",
-        "sweep",
-        str(path),
-        "--world",
-        "toy",
-        "--adjudicator",
-        "apa",
-        "--videos",
-        "2",
-        "--queries",
-        "2",
-        "--json",
-    ]
+    few = ["--world", "toy", "--adjudicator", "apa", "--videos", "2", "--queries", "2"]
+    command = ["eval", "sweep", str(path), *few, "--json"]
     main([*command, "--out", str(tmp_path / "out"), "--windows", "0"])
     cells = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [cell["queries"] for cell in cells] == [2] * len(MASKS) * len(PASSES)

@@ -32,7 +32,7 @@ NAMES = tuple(METRICS)
 
 
 class VideoMean(Metric):
-    """Means over videos of what a function measures on each."""
+    """Means over videos of the measures of a function."""
 
     full_state_update = False
     total: Tensor

@@ -142,10 +142,8 @@ class Report(JsonOption):
 
     def run(self) -> None:
         """Read scores, write the report, print where it is."""
-        from lpa_cwm.report.write import write_report
+        from lpa_cwm.report.page import write_report
 
-        if not self.runs:
-            raise InputError("No run was given; name one or more scored run folders.")
         page = write_report(list(self.runs), self.out, names=self.name, command=command_line())
         print(json.dumps({"page": str(page), "tables": str(self.out / "tables")}) if self.json else page)
 
@@ -303,7 +301,7 @@ class Audit(JsonOption):
 
         from lpa_cwm.adjudicators.lpa import load_lpa
         from lpa_cwm.evaluation.audit import audit, counts_of_right
-        from lpa_cwm.metrics.measures import plain
+        from lpa_cwm.metrics.comparison import plain
         from lpa_cwm.registry import bundled_lpa
         from lpa_cwm.report.audit import choice, draw, table
         from lpa_cwm.training.feature_cache import read
@@ -339,7 +337,7 @@ class Audit(JsonOption):
 def summary(scores: "list[Scores]") -> dict[str, object]:
     """Plain values: every measure of the method and of the trivial predictors, with its interval."""
     from lpa_cwm.metrics import summarize
-    from lpa_cwm.metrics.measures import plain
+    from lpa_cwm.metrics.comparison import plain
 
     methods = {
         one.method: {

@@ -12,7 +12,7 @@ from lpa_cwm.evaluation.run import manifest_of
 from lpa_cwm.evaluation.score import ScoredRun, score_run, write_scores
 from lpa_cwm.metrics import Scores
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.write import write_report
+from lpa_cwm.report.page import write_report
 from lpa_cwm.sharding import Executor, Shard, run_local
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from lpa_cwm import registry
 from lpa_cwm.config import ADJUDICATOR, Selection
@@ -22,7 +21,7 @@ from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.sharding import Executor, Shard, run_local
-from lpa_cwm.types import Clip, Queries, Sample, Tracks
+from lpa_cwm.types import Clip, Queries, ReversedFrames, Sample, Tracks
 
 
 class PredictCounts(NamedTuple):
@@ -139,27 +138,11 @@ def both_ways(track: TrackAll, sample: Sample, selection: Selection) -> dict[str
     return {name: _join(before[name], after[name], sample.queries) for name in after}
 
 
-@dataclass(frozen=True, slots=True)
-class ReversedFrames:
-    """Frames of a clip from the last to the first."""
-
-    clip: Clip
-
-    def __len__(self) -> int:
-        return len(self.clip)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.clip[len(self.clip) - 1 - index]
-
-
 def _backward(track: TrackAll, clip: Clip, queries: Queries) -> dict[str, Tracks]:
     """Track towards the first frame: trackers only run forward, so the clip is reversed."""
     backward = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
     found = track(backward, Queries(queries.xy, len(clip) - 1 - queries.frame))
-    return {
-        name: Tracks(one.xy.flip(1), one.visible.flip(1), None if one.strength is None else one.strength.flip(1))
-        for name, one in found.items()
-    }
+    return {name: one.reversed() for name, one in found.items()}
 
 
 def _join(before: Tracks, after: Tracks, queries: Queries) -> Tracks:

@@ -5,10 +5,10 @@ All points are in pixels of the 256 x 256 raster, a pixel's center at +0.5.
 """
 
 from lpa_cwm.metrics.cmc import cmc
-from lpa_cwm.metrics.measures import Measures
-from lpa_cwm.metrics.reference import TRIVIAL
+from lpa_cwm.metrics.comparison import Measures
 from lpa_cwm.metrics.registry import METRICS, THRESHOLDS, Metric
 from lpa_cwm.metrics.scores import (
+    TRIVIAL,
     Prediction,
     Protocol,
     Scores,

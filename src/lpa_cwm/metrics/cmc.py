@@ -5,8 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lpa_cwm.metrics.comparison import Comparison, compare, count, ratio, squared_length
-from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
+from lpa_cwm.metrics.comparison import (
+    Columns,
+    Comparison,
+    Measures,
+    align,
+    append_total,
+    by_threshold,
+    count,
+    ratio,
+    split_total,
+    squared_length,
+)
 from lpa_cwm.metrics.registry import SUCCESS, THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float, Int
 
@@ -27,28 +37,28 @@ def cmc(
     coverage: float = COVERAGE,
 ) -> Measures:
     """CMC of one video, in pixels of the 256 x 256 raster; a missing (not finite) prediction is not visible."""
-    return cmc_of(compare(xy, visible, truth_xy, truth_visible, query_frame), motion, coverage)
+    return cmc_of(align(xy, visible, truth_xy, truth_visible, query_frame), motion, coverage)
 
 
 def cmc_of(comparison: Comparison, motion: float = MOTION, coverage: float = COVERAGE) -> Measures:
-    """CMC of tracks already laid beside the truth."""
+    """CMC of aligned tracks."""
     return cmc_from_counts(cmc_counts(comparison), motion, coverage)
 
 
 def cmc_from_counts(counts: Columns, motion: float = MOTION, coverage: float = COVERAGE) -> Measures:
-    """CMC for any `motion` and `coverage` from what was counted, without the tracks themselves."""
+    """CMC for any `motion` and `coverage` from counts, without the tracks themselves."""
     # Without a visible frame after the query there is nothing to cover, however low the threshold.
     dynamic = (counts["path"] >= motion) & (counts["seen"] > 0)
     table = track_measures(counts, coverage)
     averages = table[:, dynamic].sum(axis=1) / (dynamic.sum() or np.nan)
     by_track = dict(zip(TRACK_MEASURES, table, strict=True))
-    by_frame, values = apart(frame_measures(with_total(counts, FRAME_COUNTS, dynamic)))
+    by_frame, values = split_total(frame_measures(append_total(counts, FRAME_COUNTS, dynamic)))
     tracks = by_track | by_frame | {"path": counts["path"], "dynamic": dynamic}
     return Measures(dict(zip(TRACK_MEASURES, averages.tolist(), strict=True)) | values, tracks, counts)
 
 
 def cmc_counts(comparison: Comparison) -> Columns:
-    """What CMC counts on each track, whatever the thresholds of motion and coverage."""
+    """Counts of each track that do not depend on the thresholds of motion and coverage."""
     later = comparison.later
     seen = comparison.truth_visible & later
     hidden = later & ~seen
@@ -79,7 +89,7 @@ def path_length(comparison: Comparison) -> Float[np.ndarray, "n"]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Unbroken stretches of a mask's rows; positions count through all rows, with one empty place after each."""
+    """Runs of true values in the rows of a mask; positions count through all rows, with a gap after each row."""
 
     start: Int[np.ndarray, "r"]
     stop: Int[np.ndarray, "r"]
@@ -88,7 +98,7 @@ class Runs:
 
     @classmethod
     def of(cls, mask: Bool[np.ndarray, "n t"]) -> "Runs":
-        """The stretches in reading order."""
+        """The runs in reading order."""
         n, t = mask.shape
         framed = np.zeros((n, t + 2), dtype=bool)
         framed[:, 1:-1] = mask
@@ -97,13 +107,13 @@ class Runs:
 
     @property
     def longest(self) -> Int[np.ndarray, "n"]:
-        """Length of each row's longest stretch."""
+        """Length of the longest run of each row."""
         found = np.zeros(self.rows, dtype=np.int64)
         np.maximum.at(found, self.row, self.stop - self.start)
         return found
 
     def returns_within(self, segments: "Runs") -> Int[np.ndarray, "n"]:
-        """How often each row begins again inside a segment in which it had begun before."""
+        """Number of runs of each row that are not the first run inside their segment."""
         segment = np.searchsorted(segments.start, self.start, side="right")
         again = segment[1:] == segment[:-1]
         return np.bincount(self.row[1:][again], minlength=self.rows)
@@ -113,7 +123,7 @@ TRACK_MEASURES = ("coverage", "complete", *(f"cts_{k}" for k in SUCCESS), "lcc",
 
 
 def track_measures(counts: Columns, coverage: float) -> Float[np.ndarray, "k n"]:
-    """`TRACK_MEASURES`, which are defined on a track and averaged over tracks."""
+    """`TRACK_MEASURES` of each track; a video's value is the mean over its dynamic tracks."""
     seen = counts["seen"]
     share = ratio(counts["covered"], seen)
     complete = share >= coverage
@@ -127,7 +137,7 @@ FRAME_COUNTS = ("seen", "hidden", "covered", "rightly_hidden", "hits")
 
 
 def frame_measures(counts: Columns) -> Columns:
-    """Measures that pool frames: of each track by itself, or of a video's tracks added up."""
+    """Measures that pool frames, of each track or of the total of a video."""
     seen, hidden, covered = counts["seen"], counts["hidden"], counts["covered"]
     dca = ratio(counts["hits"], seen)
     rightly, wrongly = counts["rightly_hidden"], seen - covered

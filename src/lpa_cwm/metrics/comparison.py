@@ -1,6 +1,7 @@
-"""One video's predictions laid beside the truth: checked once, then measured by every metric."""
+"""Predictions of one video aligned with the truth, and the measures that result from them."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.metrics.registry import THRESHOLDS
+from lpa_cwm.metrics.registry import METRICS, THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float, Int, Shaped
 
 SIZE = 256
@@ -17,7 +18,7 @@ SIZE = 256
 
 @dataclass(frozen=True)
 class Comparison:
-    """Predicted against true tracks, in pixels of the 256 x 256 raster."""
+    """Predicted and true tracks of one video, in pixels of the 256 x 256 raster."""
 
     squared: Float[np.ndarray, "n t"]
     """Squared distance; infinite where the prediction is missing or the truth unknown."""
@@ -41,27 +42,27 @@ class Comparison:
 
     @cached_property
     def within(self) -> Bool[np.ndarray, "k n t"]:
-        """Whether the prediction lies nearer than each threshold; the threshold itself is too far."""
+        """Whether the distance is below each threshold (strictly)."""
         return self.squared < np.square(np.array(THRESHOLDS, dtype=np.float64))[:, None, None]
 
     def shown_where(self, visible: Bool[np.ndarray, "n t"]) -> "Comparison":
-        """The same positions with another opinion on visibility."""
+        """The same positions with another predicted visibility."""
         return replace(self, visible=visible)
 
 
-def compare(
+def align(
     xy: ArrayLike, visible: ArrayLike, truth_xy: ArrayLike, truth_visible: ArrayLike, query_frame: ArrayLike
 ) -> Comparison:
-    """Check one video's arrays (`xy [n t 2]`, `visible [n t]`, `query_frame [n]`) and take distances."""
+    """Check the arrays of one video (`xy [n t 2]`, `visible [n t]`, `query_frame [n]`) and compute distances."""
     truth_xy = np.asarray(truth_xy, dtype=np.float64)
     if truth_xy.ndim != 3 or truth_xy.shape[2] != 2:
         raise InputError(f"The true points have shape {truth_xy.shape}; [n t 2] was expected.")
     n, t, _ = truth_xy.shape
-    xy = shaped(np.asarray(xy, dtype=np.float64), (n, t, 2), "predicted points")
-    visible = shaped(truth_values(visible, "predicted visibility"), (n, t), "predicted visibility")
-    truth_visible = shaped(truth_values(truth_visible, "true visibility"), (n, t), "true visibility")
-    query_frame = shaped(np.asarray(query_frame), (n,), "query frames")
-    refuse_bad_truth(truth_xy, truth_visible, query_frame)
+    xy = check_shape(np.asarray(xy, dtype=np.float64), (n, t, 2), "predicted points")
+    visible = check_shape(truth_values(visible, "predicted visibility"), (n, t), "predicted visibility")
+    truth_visible = check_shape(truth_values(truth_visible, "true visibility"), (n, t), "true visibility")
+    query_frame = check_shape(np.asarray(query_frame), (n,), "query frames")
+    check_truth(truth_xy, truth_visible, query_frame)
     present = finite(xy)
     with np.errstate(over="ignore", invalid="ignore"):
         squared = squared_length(xy - truth_xy)
@@ -69,25 +70,25 @@ def compare(
     return Comparison(squared, visible, present, truth_xy, truth_visible, query_frame)
 
 
-def shaped(array: Shaped[np.ndarray, "..."], shape: tuple[int, ...], what: str) -> Shaped[np.ndarray, "..."]:
-    """The array itself, if its shape is the truth's."""
+def check_shape(array: Shaped[np.ndarray, "..."], shape: tuple[int, ...], what: str) -> Shaped[np.ndarray, "..."]:
+    """Return the array if it has this shape."""
     if array.shape != shape:
         raise InputError(f"The {what} have shape {array.shape}; the true points ask for {shape}.")
     return array
 
 
 def truth_values(array: ArrayLike, what: str) -> Bool[np.ndarray, "..."]:
-    """Booleans; numbers other than 0 and 1 are refused, for they may be scores."""
+    """Convert to booleans; numbers other than 0 and 1 are refused because they may be scores."""
     values: Any = np.asarray(array)
     if values.dtype != bool and not np.isin(values, (0, 1)).all():
         raise InputError(f"The {what} must be true or false; give scores as `score`, not as `visible`.")
     return values.astype(bool, copy=False)
 
 
-def refuse_bad_truth(
+def check_truth(
     truth_xy: Float[np.ndarray, "n t 2"], truth_visible: Bool[np.ndarray, "n t"], query_frame: Shaped[np.ndarray, "n"]
 ) -> None:
-    """Truth must be a finite point wherever it is visible, and a query must lie in the clip."""
+    """Require finite true points where they are visible, and query frames inside the clip."""
     if (truth_visible & ~finite(truth_xy)).any():
         raise InputError("A true point is visible but not finite; mark it as not visible or give its position.")
     if not np.issubdtype(query_frame.dtype, np.integer):
@@ -98,7 +99,7 @@ def refuse_bad_truth(
 
 
 def finite(xy: Float[np.ndarray, "*b 2"]) -> Bool[np.ndarray, "*b"]:
-    """Whether both coordinates are."""
+    """Whether both coordinates are finite."""
     return np.isfinite(xy[..., 0]) & np.isfinite(xy[..., 1])
 
 
@@ -109,11 +110,77 @@ def squared_length(vectors: Float[np.ndarray, "*b 2"]) -> Float[np.ndarray, "*b"
 
 
 def count(mask: Bool[np.ndarray, "*b t"]) -> Int[np.ndarray, "*b"]:
-    """Frames of each track for which the mask holds."""
+    """Number of frames of each track for which the mask is true."""
     # Twice as fast as np.count_nonzero along an axis, and wide enough for any clip.
     return mask.sum(axis=-1, dtype=np.int32)
 
 
 def ratio(part: Shaped[np.ndarray, "*k n"], whole: Shaped[np.ndarray, "*j n"]) -> Float[np.ndarray, "*k n"]:
-    """`part / whole`, undefined (NaN) where the whole is nothing."""
+    """`part / whole`, NaN (undefined) where the whole is zero."""
     return part / np.where(whole > 0, whole, np.nan)
+
+
+Columns = dict[str, Shaped[np.ndarray, "... _"]]
+"""Arrays by name, with one number (or one per threshold) for each track."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Measures by name, as fractions or pixels; undefined ones are NaN. Prints as a table."""
+
+    values: dict[str, float]
+    """Of the video."""
+    tracks: Columns
+    """Of each track by itself."""
+    counts: Columns
+    """Counts of each track, from which everything else is computed."""
+    sweep: dict[str, list[float]] = field(default_factory=dict)
+    """Values of the video at each threshold of the predictor's visibility score."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    def __str__(self) -> str:
+        wide = max(map(len, self.values), default=0)
+        rows = (METRICS[name] for name in self.values)
+        return "\n".join(f"{row.name:{wide}} {row.show(self[row.name]):>8} {row.unit}" for row in rows)
+
+    def merged(self, other: "Measures") -> "Measures":
+        """Measures of both kinds of the same video."""
+        return Measures(self.values | other.values, self.tracks | other.tracks, self.counts | other.counts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, undefined values as None; without `tracks`, which `counts` determine."""
+        return {
+            "values": {name: plain(value) for name, value in self.values.items()},
+            "counts": {name: plain(column.tolist()) for name, column in self.counts.items()},
+            "sweep": {name: plain(column) for name, column in self.sweep.items()},
+        }
+
+
+def plain(value: Any) -> Any:
+    """Numbers, nested lists and dictionaries with None for NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return None if value != value else value
+
+
+def append_total(
+    counts: Columns, names: Iterable[str], chosen: slice | Shaped[np.ndarray, "n"] = slice(None)
+) -> Columns:
+    """Append one entry to each column: the sum over the chosen tracks, as if they were one long track."""
+    totals = ((name, counts[name], counts[name][..., chosen].sum(axis=-1, keepdims=True)) for name in names)
+    return {name: np.concatenate((column, total), axis=-1) for name, column, total in totals}
+
+
+def by_threshold(name: str, rows: Shaped[np.ndarray, "k n"], thresholds: Iterable[int]) -> Columns:
+    """Rows under the names `name_1`, `name_2`, ..."""
+    return {f"{name}_{threshold}": row for threshold, row in zip(thresholds, rows, strict=True)}
+
+
+def split_total(columns: Columns) -> tuple[Columns, dict[str, float]]:
+    """Split columns into the entries of the tracks and the last entry, their total."""
+    tracks = {name: column[:-1] for name, column in columns.items()}
+    return tracks, {name: float(column[-1]) for name, column in columns.items()}

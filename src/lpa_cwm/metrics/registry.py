@@ -1,4 +1,4 @@
-"""What each measure is called, how it is read and what it means; tables take arrows, units and bold from here."""
+"""Names, units, directions and definitions of all measures; tables take arrows, units and bold from here."""
 
 from dataclasses import dataclass
 from typing import Literal

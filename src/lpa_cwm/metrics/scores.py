@@ -1,7 +1,7 @@
 """A method's measures on a data set, video by video, and the file that carries them from scoring to reporting."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.metrics.cmc import COVERAGE, MOTION, cmc_from_counts, cmc_of
-from lpa_cwm.metrics.comparison import compare, shaped
-from lpa_cwm.metrics.measures import Measures
+from lpa_cwm.metrics.comparison import Measures, align, check_shape
 from lpa_cwm.metrics.shapes import Bool, Float, Int
 from lpa_cwm.metrics.tapvid import Mode, tapvid_of, tapvid_tracks
 
@@ -33,7 +32,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a tracker says of one video, in pixels of the 256 x 256 raster; what is not finite is missing."""
+    """Predictions for one video, in pixels of the 256 x 256 raster; positions that are not finite are missing."""
 
     xy: Float[np.ndarray, "n t 2"]
     visible: Bool[np.ndarray, "n t"]
@@ -43,9 +42,24 @@ class Prediction:
     """Time that the whole video took."""
 
 
+def static_point(truth: Truth) -> Prediction:
+    """A point that never moves and is always visible."""
+    start = truth.xy[np.arange(len(truth.xy)), truth.query_frame]
+    return Prediction(np.repeat(start[:, None], truth.xy.shape[1], axis=1), np.ones_like(truth.visible))
+
+
+def ground_truth(truth: Truth) -> Prediction:
+    """The annotation itself."""
+    return Prediction(truth.xy, truth.visible)
+
+
+TRIVIAL: dict[str, Callable[[Truth], Prediction]] = {"static point": static_point, "ground truth": ground_truth}
+"""Rows of every table: the floor, which needs no tracker, and the ceiling, which no tracker exceeds."""
+
+
 @dataclass(frozen=True)
 class Protocol:
-    """The choices that make two tables comparable."""
+    """Choices that must agree for two tables to be comparable."""
 
     mode: Mode = "first"
     """Queries at the first visible frame, or strided through the clip."""
@@ -60,14 +74,14 @@ def measure(
 ) -> Measures:
     """Every measure of one video; with a score, also CMC at each visibility threshold."""
     protocol = protocol or Protocol()
-    comparison = compare(prediction.xy, prediction.visible, truth.xy, truth.visible, truth.query_frame)
+    comparison = align(prediction.xy, prediction.visible, truth.xy, truth.visible, truth.query_frame)
     own = cmc_of(comparison, protocol.motion, protocol.coverage).merged(tapvid_of(comparison, protocol.mode))
     if prediction.seconds is not None:
         asked = max(int(own.counts["frames"].sum()), 1)
         own.values["latency"] = 1000 * prediction.seconds / asked
     if prediction.score is None:
         return own
-    score = shaped(np.asarray(prediction.score), comparison.visible.shape, "visibility scores")
+    score = check_shape(np.asarray(prediction.score), comparison.visible.shape, "visibility scores")
     swept = [cmc_of(comparison.shown_where(score >= level), protocol.motion, protocol.coverage) for level in thresholds]
     return replace(own, sweep={name: [one[name] for one in swept] for name in SWEPT})
 
@@ -95,7 +109,7 @@ class Scores:
     thresholds: list[float] = field(default_factory=list)
     """Visibility thresholds to which each video's sweep belongs."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Whatever else is to be known: configuration, versions, where the predictions are."""
+    """Configuration, versions, and where the predictions are."""
     reference: bool = False
     """A trivial predictor, not a method."""
 
@@ -105,7 +119,7 @@ class Scores:
 
     @property
     def task(self) -> tuple[str, str, Protocol, frozenset[str]]:
-        """What was asked; only answers to the same question are compared."""
+        """Data and protocol; only scores of the same task are compared."""
         return self.dataset, self.manifest, self.protocol, frozenset(self.videos)
 
     def in_order_of(self, other: "Scores") -> "Scores":
@@ -113,7 +127,7 @@ class Scores:
         return replace(self, videos={name: self.videos[name] for name in other.videos})
 
     def at(self, motion: float, coverage: float) -> "Scores":
-        """CMC with other thresholds, from what was counted."""
+        """CMC with other thresholds, from the counts."""
         protocol = replace(self.protocol, motion=motion, coverage=coverage)
         videos = {name: cmc_from_counts(video.counts, motion, coverage) for name, video in self.videos.items()}
         return replace(self, videos=videos, protocol=protocol)
@@ -135,7 +149,7 @@ class Scores:
 
 
 def _measures(plain: dict[str, Any], protocol: Protocol) -> Measures:
-    """One video's measures; those of its tracks follow from the counts."""
+    """Measures of one video; those of its tracks are computed from the counts."""
     counts = {name: _numbers(column) for name, column in plain["counts"].items()}
     tracks = cmc_from_counts(counts, protocol.motion, protocol.coverage).tracks | tapvid_tracks(counts)
     values = {name: float(_numbers([value])[0]) for name, value in plain["values"].items()}

@@ -93,7 +93,7 @@ def estimates(table: Float[np.ndarray, "v k"], draws: int = DRAWS) -> list[Estim
 
 
 def resamples(videos: int, draws: int) -> Iterator[Float[np.ndarray, "chunk v"]]:
-    """How often each video occurs in each resample, a chunk at a time; the same for everyone with as many videos."""
+    """Number of times each video occurs in each bootstrap resample, in chunks; equal for equal numbers of videos."""
     rng = np.random.default_rng(videos)
     for start in range(0, draws, _CHUNK):
         size = min(_CHUNK, draws - start)

@@ -1,12 +1,22 @@
-"""The measures of TAP-Vid, for queries at the first visible frame or strided through the clip."""
+"""The measures of TAP-Vid (Doersch et al. 2022, arXiv 2211.03726), queried first or strided."""
 
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lpa_cwm.metrics.comparison import SIZE, Comparison, compare, count, ratio
-from lpa_cwm.metrics.measures import Columns, Measures, apart, by_threshold, with_total
+from lpa_cwm.metrics.comparison import (
+    SIZE,
+    Columns,
+    Comparison,
+    Measures,
+    align,
+    append_total,
+    by_threshold,
+    count,
+    ratio,
+    split_total,
+)
 from lpa_cwm.metrics.registry import THRESHOLDS
 from lpa_cwm.metrics.shapes import Bool, Float
 
@@ -23,11 +33,11 @@ def tapvid(
     mode: Mode = "first",
 ) -> Measures:
     """TAP-Vid's measures of one video, in pixels of the 256 x 256 raster; a missing position is never near enough."""
-    return tapvid_of(compare(xy, visible, truth_xy, truth_visible, query_frame), mode)
+    return tapvid_of(align(xy, visible, truth_xy, truth_visible, query_frame), mode)
 
 
 def tapvid_of(comparison: Comparison, mode: Mode = "first") -> Measures:
-    """TAP-Vid's measures of tracks already laid beside the truth."""
+    """TAP-Vid's measures of aligned tracks."""
     queried = np.arange(comparison.visible.shape[1]) == comparison.query_frame[:, None]
     asked = comparison.later if mode == "first" else ~queried
     counts = agreement(comparison, asked)
@@ -38,12 +48,12 @@ def tapvid_of(comparison: Comparison, mode: Mode = "first") -> Measures:
     for suffix, place in (("", 0), ("_query", 1)):
         counts |= {f"{name}{suffix}": column[place] for name, column in both.items()}
     values = {"md": median(far[seen[0]]), "md_query": median(far[seen[1]])}
-    tracks, rated = apart(rates(with_total(counts, counts.keys() - values.keys())))
+    tracks, rated = split_total(rates(append_total(counts, counts.keys() - values.keys())))
     return Measures(rated | values, tracks | {name: counts[name] for name in values}, counts)
 
 
 def agreement(comparison: Comparison, asked: Bool[np.ndarray, "n t"]) -> Columns:
-    """What TAP-Vid counts on each track over the frames asked for."""
+    """Counts of each track over the evaluated frames."""
     shown = comparison.visible & asked
     seen = comparison.truth_visible & asked
     near = comparison.within & seen
@@ -77,12 +87,12 @@ def median_of_rows(rows: Float[np.ndarray, "n t"], chosen: Bool[np.ndarray, "*k 
 
 
 def tapvid_tracks(counts: Columns) -> Columns:
-    """The measures of each track by itself."""
+    """The measures of each track."""
     return rates(counts) | {name: counts[name] for name in ("md", "md_query")}
 
 
 def rates(counts: Columns) -> Columns:
-    """Measures that follow from counts: of each track by itself, or of a video's tracks added up."""
+    """Measures computed from counts, of each track or of the total of a video."""
     visible, true = counts["visible"], counts["true"]
     delta = ratio(counts["within"], visible)
     jaccard = ratio(true, visible + counts["shown"] - true)

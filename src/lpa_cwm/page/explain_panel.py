@@ -17,7 +17,7 @@ from lpa_cwm.geometry import inside
 from lpa_cwm.page.drawing import draw_ring, heat_map, log_scale, mark_points, point_color, sqrt_scale, web_color
 from lpa_cwm.page.session import Point, queries
 from lpa_cwm.probe import ObservedPair
-from lpa_cwm.report.pictures import data_address
+from lpa_cwm.report.svg import jpeg_url
 from lpa_cwm.responses import dense_magnitude
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Frames
@@ -99,7 +99,7 @@ sorted by the weight that {escape(question.title)} gives it; the ring is its pea
 def figure(picture: Image.Image, caption: str, title: str = "") -> str:
     """A picture with a caption."""
     return (
-        f'<figure><img src="{data_address(picture)}" alt="{escape(title or caption)}">'
+        f'<figure><img src="{jpeg_url(picture)}" alt="{escape(title or caption)}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )
 

@@ -10,9 +10,8 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.summary import estimates
-from lpa_cwm.report.figures import Line, chart
-from lpa_cwm.report.tables import Cell as Entry
-from lpa_cwm.report.tables import Column, Row, Table, estimated, whole, with_best
+from lpa_cwm.report.svg import Line, chart
+from lpa_cwm.report.tables import Cell, Column, Row, Table, count_cell, estimate_cell, with_best
 
 FILE = "sweep.json"
 """The measured cells in the folder of a sweep."""
@@ -53,11 +52,11 @@ def write_cells(cells: list[SweepCell], folder: Path) -> None:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder holds a sweep, and not a run."""
+    """Whether a folder holds a sweep instead of a run."""
     return (folder / FILE).exists()
 
 
-def table(folder: Path) -> Table:
+def sweep_table(folder: Path) -> Table:
     """Error with its interval over videos, and time, for each setting."""
     columns = (
         Column("masks", "M"),
@@ -66,16 +65,33 @@ def table(folder: Path) -> Table:
         Column("seconds", "s per query"),
         Column("queries", "queries"),
     )
-    rows = with_best(columns, [row(cell) for cell in read_cells(folder)])
+    rows = with_best(columns, [_row(cell) for cell in read_cells(folder)])
     note = "Means over videos with 95 % intervals over resampled videos; each query alone, models in memory."
     return Table("sweep", "Masks and re-evaluations", columns, rows, note)
 
 
-def row(cell: SweepCell) -> Row:
+def _row(cell: SweepCell) -> Row:
     """One setting."""
     (error,) = estimates(np.array(cell.by_video)[:, None])
-    seconds = Entry(f"{cell.seconds:.3f}", cell.seconds)
-    return Row((whole(cell.masks), whole(cell.passes), estimated(error, ERROR), seconds, whole(cell.queries)))
+    seconds = Cell(f"{cell.seconds:.3f}", cell.seconds)
+    return Row(
+        (
+            count_cell(cell.masks),
+            count_cell(cell.passes),
+            estimate_cell(error, ERROR),
+            seconds,
+            count_cell(cell.queries),
+        )
+    )
+
+
+def conclusion(folder: Path) -> str:
+    """One sentence: the setting with the lowest error."""
+    best = min(read_cells(folder), key=lambda cell: cell.error)
+    return (
+        f"In {folder.name} the lowest end-point error is {best.error:.2f} px with M = {best.masks} and "
+        f"R = {best.passes} ({best.seconds:.2f} s per query, {best.queries} queries)."
+    )
 
 
 def charts(folder: Path) -> str:

@@ -1,9 +1,16 @@
-"""A table as data: what each cell says, how it sorts, and which is best; `formats` writes it down."""
+"""Tables of the report: cells, columns and rows, written as CSV, Markdown, LaTeX or HTML."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
 from lpa_cwm.metrics import METRICS, Difference, Estimate, Metric
+
+LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+LATEX |= {"δ": r"$\delta$", "–": "--", "…": r"\,..\,", "≥": r"$\geq$", "×": r"$\times$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +34,9 @@ class Cell:
     text: str
     value: float | str = ""
     details: tuple[str, ...] = ()
-    """What stands small beside it: an interval, a share of videos won."""
+    """Small print beside the value: an interval, a share of videos won."""
     undefined: int = 0
-    """Videos on which the value is not defined and which it leaves out."""
+    """Videos on which the value is undefined; the mean leaves them out, and a note of the table names them."""
     spread: tuple[float, float] | None = None
     """Ends of the 95 % interval, in the unit of the value."""
     best: bool = False
@@ -37,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells of one row; a reference never is the best and stands apart."""
+    """Cells of one row; references are never marked as best and are set apart."""
 
     cells: tuple[Cell, ...]
     reference: bool = False
@@ -55,7 +62,7 @@ class Table:
     shown: int | None = None
     """Rows on the page and in Markdown and LaTeX; the CSV has all."""
     folded: bool = False
-    """Closed on the page until asked for."""
+    """Collapsed on the page."""
 
     @property
     def short(self) -> tuple[Row, ...]:
@@ -69,22 +76,22 @@ def metric_column(name: str, label: str | None = None) -> Column:
     return Column(name, label or metric.label, metric)
 
 
-def text(words: str) -> Cell:
-    """A cell of words."""
+def text_cell(words: str) -> Cell:
+    """A cell of text."""
     return Cell(words, words)
 
 
-def whole(number: int) -> Cell:
+def count_cell(number: int) -> Cell:
     """A cell with a count."""
     return Cell(str(number), float(number))
 
 
-def number(value: float, metric: Metric) -> Cell:
+def value_cell(value: float, metric: Metric) -> Cell:
     """A measure without an interval."""
     return Cell(metric.show(value), value * metric.scale)
 
 
-def estimated(estimate: Estimate, metric: Metric) -> Cell:
+def estimate_cell(estimate: Estimate, metric: Metric) -> Cell:
     """A mean over videos with its interval and the number of videos left out."""
     low, high = estimate.low * metric.scale, estimate.high * metric.scale
     known = low == low
@@ -97,9 +104,9 @@ def estimated(estimate: Estimate, metric: Metric) -> Cell:
     )
 
 
-def differing(difference: Difference, metric: Metric) -> Cell:
+def difference_cell(difference: Difference, metric: Metric) -> Cell:
     """A paired difference with its interval and the share of videos won; best where it is clearly a gain."""
-    cell = estimated(difference.estimate, metric)
+    cell = estimate_cell(difference.estimate, metric)
     won = () if difference.won != difference.won else (f"won {difference.won:.0%}",)
     won += (f"tied {difference.tied:.0%}",) if difference.tied > 0 else ()
     gain = difference.estimate.value > 0 if metric.higher_is_better else difference.estimate.value < 0
@@ -124,3 +131,143 @@ def with_best(columns: Sequence[Column], rows: Iterable[Row]) -> tuple[Row, ...]
             cells[place] = replace(cells[place], best=True)
             rows[index] = replace(rows[index], cells=tuple(cells))
     return tuple(rows)
+
+
+def to_csv(table: Table) -> str:
+    """All rows; a measure with an interval takes four columns."""
+    spread = [any(row.cells[place].spread for row in table.rows) for place in range(len(table.columns))]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    heads = zip(table.columns, spread, strict=True)
+    writer.writerow([name for column, wide in heads for name in _csv_names(column, wide)])
+    for row in table.rows:
+        writer.writerow([part for cell, wide in zip(row.cells, spread, strict=True) for part in _csv_parts(cell, wide)])
+    return file.getvalue()
+
+
+def _csv_names(column: Column, wide: bool) -> list[str]:
+    name = column.key
+    return [name, f"{name}_low", f"{name}_high", f"{name}_undefined"] if wide else [name]
+
+
+def _csv_parts(cell: Cell, wide: bool) -> list[str]:
+    parts = [_plain(cell.value)]
+    if wide:
+        low, high = cell.spread or ("", "")
+        parts += [_plain(low), _plain(high), str(cell.undefined)]
+    return parts
+
+
+def _plain(value: float | str) -> str:
+    """Six digits after the point at most; nothing where it is undefined."""
+    if isinstance(value, str):
+        return value
+    return "" if value != value else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table under its title."""
+    lines = [f"### {table.title}", "", _pipes(column.head for column in table.columns)]
+    lines.append("|" + "|".join("---" if place == 0 else "---:" for place in range(len(table.columns))) + "|")
+    lines += [_pipes(_markdown(cell) for cell in row.cells) for row in table.short]
+    return "\n".join([*lines, "", *_notes(table), ""])
+
+
+def _pipes(parts: Iterable[str]) -> str:
+    return "| " + " | ".join(part.replace("|", r"\|") for part in parts) + " |"
+
+
+def _markdown(cell: Cell) -> str:
+    words = f"**{cell.text}**" if cell.best else cell.text
+    return f"{words} ({'; '.join(cell.details)})" if cell.details else words
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs table; references below a rule of their own."""
+    head = " & ".join(_tex(column.head) for column in table.columns)
+    rows = [_tex_row(row) for row in table.short if not row.reference]
+    apart = [_tex_row(row) for row in table.short if row.reference]
+    body = [*rows, *([r"\midrule"] if rows and apart else []), *apart]
+    caption = " ".join([f"{table.title}.", *_notes(table)])
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{{_tex(caption)}}}",
+            rf"\label{{tab:{table.slug}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _tex_row(row: Row) -> str:
+    return " & ".join(_tex_cell(cell) for cell in row.cells) + r" \\"
+
+
+def _tex_cell(cell: Cell) -> str:
+    words = rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text)
+    small = "".join(rf"\\{{\tiny {_tex(line)}}}" for line in cell.details)
+    return rf"\shortstack[r]{{{words}{small}}}" if small else words
+
+
+def _tex(words: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in words)
+
+
+def to_html(table: Table) -> str:
+    """A sortable table."""
+    heads = "".join(_html_head(column) for column in table.columns)
+    rows = "".join(_html_row(row) for row in table.short)
+    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in _notes(table))
+    return (
+        f"<div class=scroll><table class=sortable><thead><tr>{heads}</tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>{notes}"
+    )
+
+
+def _html_head(column: Column) -> str:
+    metric = column.metric
+    if metric is None:
+        return f"<th>{escape(column.label)}</th>"
+    ascending = "true" if metric.higher_is_better is False else "false"
+    title = escape(f"{metric.definition} [{metric.unit}]", quote=True)
+    return f'<th class=num data-ascending={ascending} title="{title}">{escape(column.head)}</th>'
+
+
+def _html_row(row: Row) -> str:
+    kind = " class=reference" if row.reference else ""
+    return f"<tr{kind}>{''.join(map(_html_cell, row.cells))}</tr>"
+
+
+def _html_cell(cell: Cell) -> str:
+    words = f"<b>{escape(cell.text)}</b>" if cell.best else escape(cell.text)
+    more = "".join(f"<small>{escape(small)}</small>" for small in cell.details)
+    if isinstance(cell.value, str):
+        return f"<td>{words}{more}</td>"
+    return f'<td class=num data-value="{_plain(cell.value)}">{words}{more}</td>'
+
+
+def _notes(table: Table) -> list[str]:
+    """Sentences under the table: its own note, undefined values, and rows that are only in the CSV file."""
+    hidden = len(table.rows) - len(table.short)
+    more = f"{len(table.short)} of {len(table.rows)} rows; the CSV file has all." if hidden else ""
+    return [note for note in (table.note, _undefined_note(table), more) if note]
+
+
+def _undefined_note(table: Table) -> str:
+    """One sentence with the columns that leave out videos, and the numbers of these videos."""
+    parts = []
+    for place, column in enumerate(table.columns):
+        counts = sorted({row.cells[place].undefined for row in table.rows} - {0})
+        if counts:
+            numbers = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+            parts.append(f"{column.label} on {numbers} video{'s' if counts != [1] else ''}")
+    return f"Undefined and left out of the mean: {', '.join(parts)}." if parts else ""
