@@ -12,12 +12,10 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.synth.pairs import split_of
 from movi_files import HIGH, LOW, drift, write
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+GOLDEN = Path(__file__).parent / "golden"
 QUANTUM = (HIGH - LOW) / 65535
-golden = pytest.mark.skipif(not GOLDEN.exists(), reason="the shared golden files are not here")
 
 
-@golden
 def test_a_file_written_by_tensorflow_is_read_exactly():
     records = RecordFile(GOLDEN / "movi_f-train.tfrecord-00000-of-00001")
     with np.load(GOLDEN / "movi_f_reference.npz") as reference:
@@ -32,7 +30,6 @@ def test_a_file_written_by_tensorflow_is_read_exactly():
             assert np.allclose(clip.forward(3)[..., 1], dy, atol=1e-4)
 
 
-@golden
 def test_flows_that_have_nothing_to_do_with_each_other_are_refused():
     clip = read_clip(RecordFile(GOLDEN / "movi_f-train.tfrecord-00000-of-00001"), 0)
     with pytest.raises(InputError, match="does not belong to its forward flow"):
