@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftVariant
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.checkpoints import check_fit, tensors
+from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
 
 EXPECTED = "a published RAFT file (.pth)"
 TENSORFLOW = re.compile(r"^(?:feature|flow)_model/(.+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE$")
@@ -37,7 +37,7 @@ def load_raft(path: Path) -> Raft:
     """Build RAFT, small RAFT or SMURF, as the file requires, and load its weights."""
     state = read_state(path)
     network = Raft(variant_of(state))
-    check_fit(state, network, path, EXPECTED)
+    check_state_dict(state, network, path, EXPECTED)
     network.load_state_dict(state)
     return network
 
@@ -49,7 +49,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".npz":
         return from_tensorflow(read_npz(path))
     return rename_torchvision(
-        {name.removeprefix("module."): tensor for name, tensor in tensors(path, EXPECTED).items()}
+        {name.removeprefix("module."): tensor for name, tensor in load_state_dict(path, EXPECTED).items()}
     )
 
 

@@ -1,4 +1,4 @@
-"""Weight files that others wrote: only tensors are read, nothing in them is run, and all or none fit a network."""
+"""Published PyTorch checkpoints: only tensors are loaded, and names and shapes must match the network."""
 
 import argparse
 import zipfile
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 from lpa_cwm.errors import InputError
 
 
-def tensors(path: Path, expected: str, within: str | None = None) -> dict[str, Tensor]:
-    """The named tensors of a file that torch wrote, or of one entry of it."""
+def load_state_dict(path: Path, expected: str, within: str | None = None) -> dict[str, Tensor]:
+    """Load the named tensors of a PyTorch file, or of one entry of it, without running code."""
     try:
-        # Training code often leaves its options beside the weights; a namespace runs nothing.
+        # Checkpoints often hold the options of the training; a namespace runs no code.
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         named = dict(content[within] if within else content)
         if not all(isinstance(tensor, Tensor) for tensor in named.values()):
             raise TypeError("not all of its entries are tensors")
         return named
-    except Exception as error:  # Foreign bytes are read until something, anything, fails.
+    except Exception as error:  # Any exception can come from unknown bytes.
         place = f" under {within!r}" if within else ""
         raise InputError(f"{path} does not hold named tensors{place}; expected {expected}; fetch it again.") from error
 
 
-def check_fit(state: Mapping[str, Tensor], network: nn.Module, path: Path, expected: str) -> None:
-    """Refuse tensors whose names or shapes are not exactly the network's."""
+def check_state_dict(state: Mapping[str, Tensor], network: nn.Module, path: Path, expected: str) -> None:
+    """Refuse tensors whose names or shapes differ from those of the network."""
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

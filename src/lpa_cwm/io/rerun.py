@@ -13,7 +13,7 @@ from lpa_cwm.io.overlay import color
 from lpa_cwm.types import Clip, Tracks
 
 TAIL = 12
-"""Frames that a tail reaches back."""
+"""Length of a tail in frames."""
 HIDDEN_ALPHA = 70
 
 
@@ -35,12 +35,12 @@ def save(path: Path | str, clip: Clip, tracks: Tracks) -> None:
 
 
 def picture(rr: Any, clip: Clip, frame: int) -> Any:
-    """A frame, compressed."""
+    """A compressed frame."""
     return rr.Image(rearrange(clip[frame], "c h w -> h w c").cpu().numpy()).compress(jpeg_quality=90)
 
 
 def marks(rr: Any, tracks: Tracks, frame: int) -> dict[str, Any]:
-    """Where the points are, hidden ones faint, and where the visible ones were."""
+    """Points, with hidden points faint, and tails of the visible points."""
     count = len(tracks.xy)
     known = (~tracks.xy[:, frame, 0].isnan()).nonzero()[:, 0].tolist()
     seen = [row for row in known if tracks.visible[row, frame]]
@@ -55,6 +55,6 @@ def marks(rr: Any, tracks: Tracks, frame: int) -> dict[str, Any]:
 
 
 def confidences(tracks: Tracks, frame: int) -> dict[str, Float[np.ndarray, "n"]]:
-    """Strength, support and spread of each point in one frame; NaN leaves a gap."""
+    """Strength, support and spread of each point in one frame; NaN is a gap."""
     extras = {name: values for name, values in tracks.known().items() if name not in ("xy", "visible")}
     return {name: values[:, frame].cpu().numpy() for name, values in extras.items()}

@@ -1,4 +1,4 @@
-"""Reading untrusted pickles: numpy arrays and plain containers come out, nothing else is ever called.
+"""Safe reader of untrusted pickles: returns numpy arrays and plain containers, and calls nothing else.
 
 A pickle is a program, so four things are restricted here:
 
@@ -37,8 +37,8 @@ def load(path: Path | str) -> Any:
     """Return the content of a pickle. The whole file passes through memory: the format cannot be read in parts."""
     try:
         with Path(path).open("rb") as file:
-            return PlainUnpickler(file).load()
-    except Refused as refusal:
+            return SafeUnpickler(file).load()
+    except UnsafePickle as refusal:
         raise InputError(f"{path} {refusal}; expected numpy arrays and plain containers; do not trust it.") from refusal
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); expected a pickle; check the path.") from error
@@ -46,8 +46,8 @@ def load(path: Path | str) -> Any:
         raise InputError(f"{path} is no complete pickle ({error or type(error).__name__}); copy it again.") from error
 
 
-class Refused(Exception):
-    """The file asks for something that data never needs."""
+class UnsafePickle(Exception):
+    """The file contains an operation that data never needs."""
 
 
 class PlainDtype:
@@ -55,17 +55,17 @@ class PlainDtype:
 
     def __init__(self, spec: object, *_: object) -> None:
         if not isinstance(spec, str) or not DTYPE.fullmatch(spec):
-            raise Refused(f"holds an array of {spec}")
+            raise UnsafePickle(f"holds an array of {spec}")
         self.dtype = np.dtype(spec)
         self.built = False
 
     def build(self, state: object) -> None:
         """Set the byte order."""
         if self.built:
-            raise Refused("describes a dtype twice")
+            raise UnsafePickle("describes a dtype twice")
         _, order, subarray, names, fields, *_ = _tuple(state)
         if subarray is not None or names is not None or fields is not None:
-            raise Refused("holds a structured array")
+            raise UnsafePickle("holds a structured array")
         if order in ("<", ">"):
             self.dtype = self.dtype.newbyteorder(order)
         self.built = True
@@ -80,7 +80,7 @@ class PlainArray(ndarray):
         """Take shape and content if they agree."""
         # A second state would free memory that somebody may look at.
         if self.built:
-            raise Refused("fills an array twice")
+            raise UnsafePickle("fills an array twice")
         version, shape, kind, fortran, content = _tuple(state)
         dtype = _dtype(kind)
         checked: Any = _checked_objects(shape, content) if dtype.hasobject else _checked_bytes(shape, dtype, content)
@@ -89,35 +89,35 @@ class PlainArray(ndarray):
         self.built = True
 
     def __setstate__(self, state: object, /) -> NoReturn:
-        raise Refused("fills an array in an unknown way")
+        raise UnsafePickle("fills an array in an unknown way")
 
 
 def _tuple(state: object) -> tuple[Any, ...]:
     if type(state) is not tuple:
-        raise Refused("describes an array in an unknown way")
+        raise UnsafePickle("describes an array in an unknown way")
     return state
 
 
 def _dtype(kind: object) -> np.dtype[Any]:
     if type(kind) is not PlainDtype:
-        raise Refused("holds an array without a plain dtype")
+        raise UnsafePickle("holds an array without a plain dtype")
     return kind.dtype
 
 
 def _check_shape(shape: object) -> tuple[int, ...]:
     if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
-        raise Refused("holds an array of an impossible shape")
+        raise UnsafePickle("holds an array of an impossible shape")
     if 0 in shape and math.prod(size for size in shape if size) > LARGEST_EMPTY:
-        raise Refused("holds an array of an impossible shape")
+        raise UnsafePickle("holds an array of an impossible shape")
     return shape
 
 
 def _checked_objects(shape: object, content: object) -> list[bytes | str | None]:
     """Return a copy of the elements, one for each place of the array."""
     if type(content) is not list or _check_shape(shape) != (len(content),):
-        raise Refused("holds an array of objects whose shape is not their number")
+        raise UnsafePickle("holds an array of objects whose shape is not their number")
     if any(type(item) not in (bytes, str, type(None)) for item in content):
-        raise Refused("holds an array of objects that are neither bytes nor text")
+        raise UnsafePickle("holds an array of objects that are neither bytes nor text")
     # A copy, since the file can still append to its own list.
     return list(content)
 
@@ -125,11 +125,11 @@ def _checked_objects(shape: object, content: object) -> list[bytes | str | None]
 def _checked_bytes(shape: object, dtype: np.dtype[Any], content: object) -> bytes | bytearray:
     """Return the content, if it has as many bytes as shape and dtype say."""
     if type(content) is not bytes and type(content) is not bytearray:
-        raise Refused("holds an array whose content is not bytes")
+        raise UnsafePickle("holds an array whose content is not bytes")
     if dtype.hasobject:
-        raise Refused("holds an array of objects made of bytes")
+        raise UnsafePickle("holds an array of objects made of bytes")
     if math.prod(_check_shape(shape)) * dtype.itemsize != len(content):
-        raise Refused("holds an array whose content has not the length of its shape")
+        raise UnsafePickle("holds an array whose content has not the length of its shape")
     return content
 
 
@@ -151,9 +151,9 @@ def _scalar(kind: object, content: object) -> Any:
 def _latin(text: object, encoding: object) -> bytes:
     """Return bytes from the text that old protocols write for them."""
     if encoding not in ("latin1", "latin-1"):
-        raise Refused(f"calls _codecs.encode for {encoding}")
+        raise UnsafePickle(f"calls _codecs.encode for {encoding}")
     if type(text) is not str:
-        raise Refused("encodes something that is not text")
+        raise UnsafePickle("encodes something that is not text")
     return text.encode("latin1")
 
 
@@ -162,7 +162,7 @@ def _bytes(content: object = b"", *encoding: object) -> bytes:
     if encoding:
         return _latin(content, *encoding)
     if type(content) is not bytes and type(content) is not bytearray:
-        raise Refused("makes bytes of something else")
+        raise UnsafePickle("makes bytes of something else")
     return bytes(content)
 
 
@@ -172,7 +172,7 @@ def _bytearray(*content: object) -> bytearray:
 
 def _set(items: object = ()) -> set[Any]:
     if type(items) is not list and type(items) is not tuple:
-        raise Refused("makes a set of something else than a list")
+        raise UnsafePickle("makes a set of something else than a list")
     return set(_checked_keys(items))
 
 
@@ -182,7 +182,7 @@ def _frozenset(items: object = ()) -> frozenset[Any]:
 
 def _dict(pairs: object = ()) -> dict[Any, Any]:
     if type(pairs) is not list and type(pairs) is not tuple:
-        raise Refused("makes a dictionary of something else than a list")
+        raise UnsafePickle("makes a dictionary of something else than a list")
     _checked_keys([key for key, _ in pairs])
     return dict(pairs)
 
@@ -196,7 +196,7 @@ def _checked_keys(keys: Iterable[Any]) -> list[Any]:
     for key in keys:
         parts = key if type(key) is tuple else (key,)
         if any(type(part) not in KEYS and not isinstance(part, np.generic) for part in parts):
-            raise Refused(f"holds a key of type {type(key).__name__}")
+            raise UnsafePickle(f"holds a key of type {type(key).__name__}")
     return keys
 
 
@@ -230,15 +230,15 @@ OPCODES = """
 """
 
 
-class Exact:
-    """A file that never allocates for more bytes than it has, and never returns fewer than were asked for."""
+class BoundedFile:
+    """A file that never allocates more than its size and never returns fewer bytes than requested."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.size = os.fstat(file.fileno()).st_size
 
     def read(self, count: int) -> bytes:
-        """Read so many bytes or fail."""
+        """Read exactly `count` bytes or fail."""
         if not 0 <= count <= self.size - self.file.tell():
             raise EOFError("it ends early")
         return self.file.read(count)
@@ -252,29 +252,29 @@ class Exact:
 PythonUnpickler: Any = pickle._Unpickler
 
 
-class PlainUnpickler(PythonUnpickler):
-    """Interprets the opcodes and admits the names above."""
+class SafeUnpickler(PythonUnpickler):
+    """Interprets the allowed opcodes and names."""
 
     def __init__(self, file: BinaryIO) -> None:
-        exact = Exact(file)
+        exact = BoundedFile(file)
         super().__init__(exact)
         self.allowance = COPIES * exact.size
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Answer an admitted name; refuse every other by name."""
+        """The replacement of an allowed name; other names are refused."""
         whole = f"{module}.{name}"
         if whole not in ADMITTED:
-            raise Refused(f"asks for {whole}")
+            raise UnsafePickle(f"asks for {whole}")
         return ADMITTED[whole]
 
     def charge(self, arguments: Iterable[Any]) -> None:
         """Count what is about to be copied: a short file could copy one long text again and again."""
         self.allowance -= sum(len(part) for part in arguments if type(part) in (str, bytes, bytearray, list, tuple))
         if self.allowance < 0:
-            raise Refused("unpacks to much more than its size")
+            raise UnsafePickle("unpacks to much more than its size")
 
     def load_reduce(self) -> None:
-        """Call an admitted function."""
+        """Call an allowed function."""
         arguments = _tuple(self.stack.pop())
         self.charge(arguments)
         self.stack[-1] = self.stack[-1](*arguments)
@@ -284,7 +284,7 @@ class PlainUnpickler(PythonUnpickler):
         state = _tuple(self.stack.pop())
         made = self.stack[-1]
         if type(made) is not PlainArray and type(made) is not PlainDtype:
-            raise Refused(f"sets the state of a {type(made).__name__}")
+            raise UnsafePickle(f"sets the state of a {type(made).__name__}")
         self.charge(state)
         made.build(state)
 
@@ -306,7 +306,7 @@ class PlainUnpickler(PythonUnpickler):
     def list_on_top(self) -> list[Any]:
         """Return the list on the stack; other things can be appended to as well."""
         if type(self.stack[-1]) is not list:
-            raise Refused(f"appends to a {type(self.stack[-1]).__name__}")
+            raise UnsafePickle(f"appends to a {type(self.stack[-1]).__name__}")
         return self.stack[-1]
 
     def load_setitem(self) -> None:
@@ -327,14 +327,14 @@ class PlainUnpickler(PythonUnpickler):
     def set_items(self, items: list[Any]) -> None:
         """Set entries, given as keys and values in turn."""
         if type(self.stack[-1]) is not dict:
-            raise Refused(f"sets entries of a {type(self.stack[-1]).__name__}")
+            raise UnsafePickle(f"sets entries of a {type(self.stack[-1]).__name__}")
         self.stack[-1].update(zip(_checked_keys(items[::2]), items[1::2], strict=True))
 
     def load_additems(self) -> None:
         """Add to a set."""
         items = self.pop_mark()
         if type(self.stack[-1]) is not set:
-            raise Refused(f"adds to a {type(self.stack[-1]).__name__}")
+            raise UnsafePickle(f"adds to a {type(self.stack[-1]).__name__}")
         self.stack[-1].update(_checked_keys(items))
 
     def load_frozenset(self) -> None:
@@ -343,14 +343,14 @@ class PlainUnpickler(PythonUnpickler):
         self.append(frozenset(_checked_keys(items)))
 
 
-def _handler(name: str, code: int) -> Callable[[PlainUnpickler], None]:
-    """Return what interprets an opcode."""
+def _handler(name: str, code: int) -> Callable[[SafeUnpickler], None]:
+    """The method that interprets an opcode."""
 
-    def refuse(_: PlainUnpickler) -> NoReturn:
-        raise Refused(f"uses the opcode {name}")
+    def refuse(_: SafeUnpickler) -> NoReturn:
+        raise UnsafePickle(f"uses the opcode {name}")
 
-    ours = vars(PlainUnpickler).get(f"load_{name.lower()}")
+    ours = vars(SafeUnpickler).get(f"load_{name.lower()}")
     return (ours or PythonUnpickler.dispatch[code]) if name in OPCODES.split() else refuse
 
 
-PlainUnpickler.dispatch = {ord(entry.code): _handler(entry.name, ord(entry.code)) for entry in pickletools.opcodes}
+SafeUnpickler.dispatch = {ord(entry.code): _handler(entry.name, ord(entry.code)) for entry in pickletools.opcodes}

@@ -71,7 +71,7 @@ def write(path: Path | str, frames: Iterable[Tensor], fps: float) -> None:
 
 
 class LazyFrames:
-    """Frames by number, decoded when asked for; the last few are kept."""
+    """Frames by index, decoded when they are read; the last `kept` frames are cached."""
 
     def __init__(self, count: int, decode: Callable[[int], Tensor], kept: int = 8) -> None:
         self._count = count
@@ -83,7 +83,7 @@ class LazyFrames:
         return self._count
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """Frame `index`, counted from the end when negative; to be read, not written."""
+        """Frame `index`, counted from the end if negative; must not be modified."""
         if not -self._count <= index < self._count:
             raise IndexError(f"frame {index} of a clip of {self._count} frames")
         index %= self._count
@@ -97,19 +97,19 @@ class LazyFrames:
 
 @dataclass(frozen=True, slots=True)
 class FrameTable:
-    """The frames of a file in the order they are shown, and where decoding can begin."""
+    """Presentation times of the frames of a file, and its key frames."""
 
     count: int
     times: list[int]
-    """When each frame is shown, in the stream's units; empty if the file does not tell."""
+    """Presentation time of each frame in units of the stream; empty if unknown."""
     keys: list[int]
-    """Numbers of the frames where decoding can begin; the first is 0."""
+    """Indices of the key frames; the first is 0."""
     seeks: list[int]
-    """The time to seek to for each of them."""
+    """Seek time of each key frame."""
 
 
 class VideoFile:
-    """A file with an exact table of its frames; decodes forward, and seeks to a key frame to go elsewhere."""
+    """A video file with random access to frames: decodes forward, and seeks to key frames."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,13 +129,13 @@ class VideoFile:
 
     @property
     def seconds(self) -> list[Fraction]:
-        """When each frame is shown, the first at 0; at an even rate if the file does not tell."""
+        """Presentation time of each frame, starting at 0; at a constant rate if unknown."""
         if not self._table.times or not self._stream.time_base:
             return [number / Fraction(self.fps) for number in range(len(self))]
         return [(time - self._table.times[0]) * self._stream.time_base for time in self._table.times]
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """One frame; quick when it is at or shortly after the one decoded last."""
+        """Decode one frame; fast for the next few frames after the last decoded one."""
         nearest = bisect_right(self._table.keys, index) - 1
         try:
             if not self._table.keys[nearest] <= self._next <= index:
@@ -153,7 +153,7 @@ class VideoFile:
         self._follow(0, self._frames_from(0))
 
     def _go_to(self, nearest: int) -> None:
-        """Decode from a key frame, or from the first one if seeking overshoots, as it may in files without an index."""
+        """Decode from a key frame, or from the first frame if seeking overshoots (files without an index)."""
         if nearest == 0:
             return self._restart()
         number = self._table.keys[nearest]
@@ -165,7 +165,7 @@ class VideoFile:
         return self._follow(number, chain([key], frames))
 
     def _frames_from(self, number: int) -> Iterator[VideoFrame]:
-        """Decode on, without the frames shown before `number`: after a seek their references may be missing."""
+        """Decode and skip the frames before `number`, whose references may be missing after a seek."""
         frames = self._container.decode(self._stream)
         if not self._table.times:
             return frames
@@ -177,7 +177,7 @@ class VideoFile:
         self._numbered = enumerate(frames, number)
 
     def _pixels(self, frame: VideoFrame, index: int) -> UInt8[Tensor, "3 h w"]:
-        """RGB, upright; a frame lost by the decoder would shift all numbers after it, so the time is checked."""
+        """RGB, upright; the presentation time is checked, because a lost frame would shift all later indices."""
         if self._table.times and frame.pts != self._table.times[index]:
             raise self._damaged(f"a frame at or before number {index} is lost")
         self._size = self._size or (frame.width, frame.height)
@@ -214,7 +214,7 @@ def _open(path: Path) -> tuple[InputContainer, VideoStream]:
 
 
 def _frame_table(container: InputContainer, stream: VideoStream, path: Path) -> FrameTable:
-    """List the frames by demuxing; where the packets do not tell, count them by decoding."""
+    """List the frames by demuxing; count them by decoding if the packets have no times."""
     packets = 0
     shown: set[int] = set()
     keys: list[tuple[int, int]] = []
@@ -237,7 +237,7 @@ def _frame_table(container: InputContainer, stream: VideoStream, path: Path) -> 
 
 
 def _upright(pixels: UInt8[ndarray, "h w 3"], frame: VideoFrame) -> UInt8[ndarray, "h2 w2 3"]:
-    """Turn and flip as the display matrix says: (x, y) is shown at (a x + c y, b x + d y)."""
+    """Rotate and flip by the display matrix: (x, y) is shown at (a x + c y, b x + d y)."""
     matrix = frame.side_data.get(SideData.DISPLAYMATRIX)  # type: ignore[call-overload]
     if matrix is None:
         return pixels
@@ -256,7 +256,7 @@ def _create(path: Path) -> OutputContainer:
 
 
 def _even(frame: UInt8[Tensor, "3 h w"]) -> VideoFrame:
-    """A frame for the encoder, which halves the color planes and so needs even sizes."""
+    """A frame padded to even sizes, which 4:2:0 chroma subsampling needs."""
     height, width = frame.shape[-2:]
     pixels = rearrange(frame, "c h w -> h w c").cpu().numpy()
     return VideoFrame.from_ndarray(np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), "edge"), format="rgb24")
@@ -276,7 +276,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _shown_size(path: Path) -> str:
-    """The size of a picture as it is shown, from its header alone."""
+    """Size of a picture as displayed, from its header."""
     try:
         with Image.open(path) as picture:
             width, height = picture.size

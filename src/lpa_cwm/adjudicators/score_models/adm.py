@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.score_models import TIME, noise_std
-from lpa_cwm.io.checkpoints import check_fit, tensors
+from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
 
 EXPECTED = "the published 256x256 unconditional ADM model; run `lpa-cwm data fetch adm`"
 TIMESTEP = 999 * TIME
@@ -186,6 +186,6 @@ def load_adm(path: Path, half: bool = False) -> AdmScore:
 
 def load_published_state(path: Path, network: AdmUNet) -> dict[str, Tensor]:
     """The state dict in a file, once its names and shapes are known to be the network's."""
-    state = tensors(path, EXPECTED)
-    check_fit(state, network, path, EXPECTED)
+    state = load_state_dict(path, EXPECTED)
+    check_state_dict(state, network, path, EXPECTED)
     return state

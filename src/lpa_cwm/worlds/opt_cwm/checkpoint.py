@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.checkpoints import check_fit, tensors
+from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
@@ -55,7 +55,7 @@ def published_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a published file."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; `lpa-cwm data fetch opt-cwm` brings the published files.")
-    return tensors(path, EXPECTED, within="model")
+    return load_state_dict(path, EXPECTED, within="model")
 
 
 def rename_state(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -104,7 +104,7 @@ def resize_positions(table: Float[Tensor, "q d"], architecture: Architecture) ->
 
 def load_strict(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """Load every parameter; an error names the first that does not fit."""
-    check_fit(state, module, path, EXPECTED)
+    check_state_dict(state, module, path, EXPECTED)
     module.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     module.requires_grad_(False)
 
