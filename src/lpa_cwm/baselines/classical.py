@@ -49,7 +49,7 @@ class LucasKanade:
     """Side of the matched window, in pixels."""
     levels: int = 3
     """Coarser pyramid levels."""
-    limit: float = 10.0
+    limit: float = 6.0
     """Largest forward-backward error, summed along the chain, of a visible point, in pixels."""
     size: int | None = 256
     """Side to which frames are resized, without keeping the aspect; None keeps the size of the clip."""

@@ -2,7 +2,7 @@
 
 A target frame t is reached from the frame of the query and from t-1, t-2, t-4, ...; each path continues the track
 that was chosen in its source frame. The chosen path has the best similarity to the patch at the query, minus a
-penalty for the forward-backward error summed along the path.
+penalty for the forward-backward error summed along the path. That error also decides visibility.
 """
 
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ class GapTracker:
     """Loss of similarity per pixel of forward-backward error."""
     patch: int = 11
     """Side of the compared patch, in pixels of the working size."""
-    threshold: float = 0.3
-    """Score from which a point is visible."""
+    limit: float = 6.0
+    """Largest forward-backward error, summed along the path, of a visible point, in pixels of the working size."""
     batch: int = 4
     """Frame pairs per call of the flow estimator."""
     device: str = "cpu"
@@ -53,22 +53,19 @@ class GapTracker:
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size, kept=max(self.gaps) + 2)
         tracks = Tracks.at_queries(resized, asked)
         cost = torch.zeros_like(tracks.xy[..., 0]).where(tracks.visible, torch.nan)
-        score = torch.ones_like(cost).where(tracks.visible, torch.nan)
         template = self._templates(resized, asked)
         for target in range(int(asked.frame.min()) + 1, len(clip)):
             rows = (asked.frame < target).nonzero()[:, 0]
             paths = self._paths(resized, asked.frame[rows], tracks.xy[rows], cost[rows], target)
             similarity = self._similarity(resized, target, paths.xy, template[rows])
-            value, best = torch.nan_to_num(similarity - self.penalty * paths.cost, nan=-torch.inf).max(0)
+            best = torch.nan_to_num(similarity - self.penalty * paths.cost, nan=-torch.inf).argmax(0)
             every = torch.arange(len(rows), device=rows.device)
             end = paths.xy[best, every]
             # A point without any path stays where it was, hidden.
             tracks.xy[rows, target] = end.where(end.isfinite(), tracks.xy[rows, target - 1])
-            cost[rows, target], score[rows, target] = paths.cost[best, every], value
-        started = asked.frame[:, None] < torch.arange(len(clip), device=asked.frame.device)
-        seen = (score >= self.threshold) & inside(tracks.xy, resized.hw)
-        xy = rescale(tracks.xy, resized.hw, clip.hw)
-        return Tracks(xy, seen.where(started, tracks.visible), score)
+            cost[rows, target] = paths.cost[best, every]
+        visible = (cost <= self.limit) & inside(tracks.xy, resized.hw)
+        return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible | tracks.visible, -cost)
 
     def _sources(self, frame: Int[Tensor, "n"], target: int) -> list[int]:
         """Source frames of a target: by gap, and the frames of the queries."""
