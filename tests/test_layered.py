@@ -13,7 +13,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside, pixel_centers, to_sampler
 from lpa_cwm.rng import numpy_rng
 from lpa_cwm.synth.images import ImagePool, procedural_photo
-from lpa_cwm.synth.layered import Layer, LayeredConfig, LayeredPairs, LayeredScene, SceneSampler, outline
+from lpa_cwm.synth.layered import Layer, LayeredConfig, LayeredPairs, LayerStack, SceneSampler, outline
 from lpa_cwm.synth.motion import Affine, PlanarMotion, SinusoidalShear, rotation
 from lpa_cwm.synth.pairs import split_of
 from lpa_cwm.synth.photometric import PhotometricJitter, gaussian_blur
@@ -89,7 +89,7 @@ def test_a_square_that_moves_right_hides_what_it_reaches():
     square = 8 * (0.5 - torch.maximum(ticks.abs(), ticks.abs()[:, None]))
     back = replace(flat(0.2, [16.0, 16.0], 16.0, still, everywhere), padding="reflection")
     front = flat(0.9, [10.0, 16.0], 8.0, step, square)
-    made = LayeredScene([back, front], 32)
+    made = LayerStack([back, front], 32)
     picture, owner = made.draw("source")
     assert torch.equal(owner.nonzero(), torch.cartesian_prod(torch.arange(12, 20), torch.arange(6, 14)))
     assert picture[0, 16, 10].item() == pytest.approx(0.9)

@@ -72,7 +72,7 @@ def border_of_square() -> Float[Tensor, "2 32"]:
 
 
 @dataclass(frozen=True, eq=False)
-class LayeredScene:
+class LayerStack:
     """Layers from back to front, rendered into square frames."""
 
     layers: Sequence[Layer]
@@ -272,12 +272,12 @@ class SceneSampler:
         """Brightness of a layer in the target relative to the source."""
         return self.config.jitter.layer_gain(self.rng)
 
-    def scene(self) -> LayeredScene:
+    def scene(self) -> LayerStack:
         """A background and cut-outs."""
         back = self.background()
         low, high = self.config.sprites
         count = int(self.rng.integers(low, high + 1))
-        return LayeredScene([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
+        return LayerStack([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
 
 
 @dataclass(frozen=True)
