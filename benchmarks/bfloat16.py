@@ -5,13 +5,16 @@ python benchmarks/bfloat16.py [--device cuda]
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import tyro
 
+from lpa_cwm.adjudicators.features import STATISTICS
 from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.training.feature_cache import CandidateSets
-from lpa_cwm.training.lpa import Recipe, State, learn
+from lpa_cwm.training.loop import StepLoss
+from lpa_cwm.training.lpa import LpaTraining, make_loop, step_loss
 
 
 def invented(count, m=10):
@@ -27,14 +30,15 @@ def invented(count, m=10):
     return CandidateSets(
         source=rand(count, 3, 32, 32).half(),
         target=rand(count, m, 3, 32, 32).half(),
-        near=rand(count, m, 32, 32).half(),
+        local_response=rand(count, m, 32, 32).half(),
         response=rand(count, m, 32, 32).half(),
         context=rand(count, 6, 64, 64).half(),
         pair=torch.arange(count),
-        statistics=rand(count, m, 16),
+        statistics=rand(count, m, STATISTICS),
         peak=peak,
         end=end,
-        analytic=torch.full((count, m), 1 / m),
+        apa_weights=torch.full((count, m), 1 / m),
+        response_sigma=torch.full((count,), 2.0),
     )
 
 
@@ -49,14 +53,19 @@ class Bfloat16:
 
     def run(self):
         torch.set_num_threads(self.threads)
-        recipes = {"float32": Recipe(), "bfloat16": Recipe(autocast=True)}
-        groups = invented(Recipe().batch * self.updates)
-        state = State.begin(LPA(sight=True).to(self.device).train(), 3e-4)
-        spent = {name: [] for name in recipes}
-        for rows in torch.arange(len(groups)).split(Recipe().batch):
-            for name, recipe in recipes.items():
+        trainings = {"float32": LpaTraining(), "bfloat16": LpaTraining(autocast=True)}
+        sets = invented(LpaTraining().batch * self.updates)
+        network = LPA(visibility_head=True).to(self.device).train()
+        loop = make_loop(network, Path("unused"), LpaTraining(), sets)
+        spent = {name: [] for name in trainings}
+        for rows in torch.arange(len(sets)).split(LpaTraining().batch):
+            for name, training in trainings.items():
+
+                def loss_of(step, rows, training=training):
+                    return StepLoss(step_loss(network, sets, rows, step, training), {})
+
                 begin = time.perf_counter()
-                learn(state, groups, rows, recipe)
+                loop.update(rows, loss_of)
                 spent[name].append(time.perf_counter() - begin)
         means = {name: sum(times[2:]) / len(times[2:]) for name, times in spent.items()}
         for name, mean in means.items():

@@ -16,7 +16,7 @@ import tyro
 from lpa_cwm.masks import random_masks
 from lpa_cwm.sampling import crop, unit_range
 from lpa_cwm.synth.layered import LayeredPairs
-from lpa_cwm.training.world_evaluate import Points
+from lpa_cwm.training.world_evaluation import EvaluationPoints
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.render import GaussianBump
 from lpa_cwm.worlds.layered.world import LayeredMotionWorld
@@ -55,9 +55,9 @@ class Shapes:
     def measure(self, index):
         """Errors and photometric differences [query, candidate, sigma] of one pair, and the queries' motion."""
         example = LayeredPairs.of(self.photos, "val").pair(index, 256)
-        points = Points.of(example, 16, index)
+        points = EvaluationPoints.of(example, 16, index)
         seen = points.visible
-        xy, goal = points.xy[seen], points.goal[seen]
+        xy, goal = points.xy[seen], points.end[seen]
         if not len(xy):
             return None
         source, target = unit_range(example.source), unit_range(example.target)

@@ -15,7 +15,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.clip import SimulatedPairs
 from lpa_cwm.simulator.config import scene_config
-from lpa_cwm.training.world_evaluate import Points
+from lpa_cwm.training.world_evaluation import EvaluationPoints
 from lpa_cwm.types import Clip, Queries
 
 
@@ -50,11 +50,11 @@ class Passes:
 
     def answers(self, tracker, examples):
         for name, index, example in examples:
-            points = Points.of(example, 16, index)
+            points = EvaluationPoints.of(example, 16, index)
             if len(points.xy):
                 clip = Clip(torch.stack((example.source, example.target)), name)
                 tracks = tracker.track(clip, Queries(points.xy, torch.zeros(len(points.xy)).long()))
-                yield (tracks.xy[:, 1] - points.goal).norm(dim=-1), tracks.visible[:, 1], points.visible
+                yield (tracks.xy[:, 1] - points.end).norm(dim=-1), tracks.visible[:, 1], points.visible
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.training.world_evaluate import Points, Tally, evaluate, table
+from lpa_cwm.training.world_evaluation import ErrorAccumulator, EvaluationPoints, evaluate_world, figures_table
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 
 SIZE = 64
@@ -33,7 +33,7 @@ class Slide:
 @pytest.fixture(scope="module")
 def figures():
     torch.manual_seed(0)
-    return evaluate(
+    return evaluate_world(
         LayeredMotionWorld(LayeredMotionNetwork().eval(), size=SIZE),
         Slide(),
         range(2),
@@ -52,22 +52,22 @@ def test_a_sliding_texture_is_followed_even_before_training(figures):
 
 
 def test_points_move_or_get_hidden():
-    points = Points.of(scene(5), 40, 0)
-    torch.testing.assert_close(points.goal - points.xy, torch.tensor([5.0, 0.0]).expand(60, 2))
-    assert torch.equal(points.visible, points.goal[:, 0] < SIZE)
+    points = EvaluationPoints.of(scene(5), 40, 0)
+    torch.testing.assert_close(points.end - points.xy, torch.tensor([5.0, 0.0]).expand(60, 2))
+    assert torch.equal(points.visible, points.end[:, 0] < SIZE)
     assert (~points.visible[40:]).all()
-    assert len(Points.of(scene(1), 40, 0).xy) == 20
+    assert len(EvaluationPoints.of(scene(1), 40, 0).xy) == 20
 
 
 def test_balanced_accuracy_and_relative_errors_by_hand():
-    tally = Tally(error=0.3, copying=0.6)
-    tally.add(
+    accumulator = ErrorAccumulator(error=0.3, copy_error=0.6)
+    accumulator.add(
         visible=torch.tensor([True, True, True, False]),
         strength=torch.tensor([0.2, 0.06, 0.01, 0.04]),
         motion=torch.tensor([4.0, 2.0, 3.0, 100.0]),
         uniform=torch.tensor([1.0, 0.0, 0.5, 100.0]),
     )
-    figures = tally.figures(0.05)
+    figures = accumulator.figures(0.05)
     assert figures["hidden_error_over_copy"] == pytest.approx(0.5)
     assert figures["uniform_over_motion"] == pytest.approx(0.5 / 3)
     assert figures["visibility"] == pytest.approx((2 / 3 + 1) / 2)
@@ -75,7 +75,7 @@ def test_balanced_accuracy_and_relative_errors_by_hand():
 
 
 def test_a_table_has_a_column_per_source():
-    text = table({"one": {"a_b": 0.5}, "two": {"a_b": 1.0, "c": math.nan}})
+    text = figures_table({"one": {"a_b": 0.5}, "two": {"a_b": 1.0, "c": math.nan}})
     assert text.splitlines()[0] == "| figure | one | two |"
     assert "| a b | 0.500 | 1.000 |" in text
     assert "| c | - | - |" in text

@@ -27,7 +27,7 @@ from lpa_cwm.registry import fingerprint
 
 if TYPE_CHECKING:
     from lpa_cwm.training.feature_cache import FeatureRecorder
-    from lpa_cwm.training.pair_sampling import Correspondences
+    from lpa_cwm.training.pair_sampling import PairSampler
 
 PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 """Names of `datasets.download.DOWNLOADS`, which help must not import."""
@@ -105,33 +105,35 @@ class Cache(JsonOption):
         from lpa_cwm.files import pin_settings
         from lpa_cwm.progress import progress
         from lpa_cwm.sharding import executor
-        from lpa_cwm.training.feature_cache import Job, cache
-        from lpa_cwm.training.pair_sampling import RecordCorrespondences
+        from lpa_cwm.training.feature_cache import RecordingJob, fill_cache
+        from lpa_cwm.training.pair_sampling import FlowPairSampler
 
         device = self.model.on()
         source = self.source()
         videos = self.parallel.shard.of(len(source.videos))
         pin_settings(self.out / "cache.json", self.settings())
-        job = Job(source, self.recorder)
+        job = RecordingJob(source, self.recorder)
         workers = executor(self.parallel.executor, device, self.parallel.workers)
-        done = cache(job, self.out, workers, self.parallel.shard)
+        done = fill_cache(job, self.out, workers, self.parallel.shard)
         counts = dict(progress(done, len(videos), "candidates"))
         groups, size = sum(counts.values()), sum(path.stat().st_size for path in counts)
         if self.json:
             print(json.dumps({"out": str(self.out), "groups": groups, "videos": len(videos), "bytes": size}))
             return
         print(f"{groups} groups of {len(videos)} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
-        if isinstance(source, RecordCorrespondences):
+        if isinstance(source, FlowPairSampler):
             print(f"pixels of their frame pairs:\n{source.filter_counts(videos)}")
         print(self.out)
 
     def settings(self) -> dict[str, Any]:
         """What the files depend on."""
+        from lpa_cwm.training.feature_cache import FORMAT
+
         numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden")}
         numbers["gaps"] = list(self.gaps)
         weights = {"shipped_weights": fingerprint(self.model.world, self.score_model)}
         names = {"dataset": self.dataset.name, "world": self.model.world, "score": self.score_model}
-        return names | weights | numbers
+        return names | weights | numbers | FORMAT
 
     def recorder(self) -> "FeatureRecorder":
         """What asks the world model; each worker makes its own."""
@@ -143,18 +145,18 @@ class Cache(JsonOption):
         apa = APA(load_score_model(self.score_model, device))
         return FeatureRecorder(load_world(self.model.world), apa, self.masks, device=device)
 
-    def source(self) -> "Correspondences":
+    def source(self) -> "PairSampler":
         """Tracks of annotated videos, or flow of records."""
         from lpa_cwm.datasets.movif import MoviClips
         from lpa_cwm.datasets.tapvid import load_dataset
         from lpa_cwm.files import data_files
-        from lpa_cwm.training.pair_sampling import RecordCorrespondences, TrackCorrespondences
+        from lpa_cwm.training.pair_sampling import FlowPairSampler, TrackPairSampler
 
         if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):
             clips = MoviClips.of(self.dataset, "train")
-            return RecordCorrespondences(clips, self.pairs, self.queries)
+            return FlowPairSampler(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)
-        return TrackCorrespondences(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)
+        return TrackPairSampler(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)

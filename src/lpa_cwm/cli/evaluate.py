@@ -220,7 +220,7 @@ class Ablate:
     def run(self) -> None:
         """Train every row, track with all of them, then the report."""
         from lpa_cwm.evaluation.ablate import ablate
-        from lpa_cwm.training.lpa import Recipe
+        from lpa_cwm.training.lpa import LpaTraining
 
         result = ablate(
             self.dataset,
@@ -228,7 +228,7 @@ class Ablate:
             self.out,
             variants=self.only,
             trainings=self.trainings,
-            recipe=Recipe(steps=self.steps, autocast=self.autocast),
+            training=LpaTraining(steps=self.steps, autocast=self.autocast),
             world=self.model.world,
             score_model=self.score_model,
             settings=self.expert.given(),
@@ -300,36 +300,36 @@ class Audit(JsonOption):
         import torch
 
         from lpa_cwm.adjudicators.lpa import load_lpa
-        from lpa_cwm.evaluation.audit import audit, counts_of_right
+        from lpa_cwm.evaluation.audit import audit, n_correct_histogram
         from lpa_cwm.metrics.comparison import plain
         from lpa_cwm.registry import bundled_lpa
-        from lpa_cwm.report.audit import choice, draw, table
-        from lpa_cwm.training.feature_cache import read
-        from lpa_cwm.training.lpa import weigh
+        from lpa_cwm.report.audit import audit_table, describe_histogram, draw_audit
+        from lpa_cwm.training.feature_cache import read_cache
+        from lpa_cwm.training.lpa import predict_sets
         from lpa_cwm.types import Judgement
 
-        groups, videos = read(self.cache)
-        seen = groups.seen
-        rows = seen if self.within is None else seen[groups.least[seen] <= self.within]
+        groups, videos = read_cache(self.cache)
+        seen = groups.visible_rows
+        rows = seen if self.within is None else seen[groups.min_error[seen] <= self.within]
         if not len(rows):
             raise InputError(f"No group of {self.cache} can be audited; give visible points, or a wider --within.")
-        groups, videos = groups.at(rows), [videos[row] for row in rows.tolist()]
+        groups, videos = groups.select(rows), [videos[row] for row in rows.tolist()]
         given = {
-            "uniform": Judgement.of(torch.ones_like(groups.analytic)),
-            "apa": Judgement.of(groups.analytic),
-            "lpa": weigh(load_lpa(self.weights or bundled_lpa()), groups, torch.arange(len(groups))),
+            "uniform": Judgement.of(torch.ones_like(groups.apa_weights)),
+            "apa": Judgement.of(groups.apa_weights),
+            "lpa": predict_sets(load_lpa(self.weights or bundled_lpa()), groups, torch.arange(len(groups))),
         }
-        beliefs, right = audit(groups, videos, given), counts_of_right(groups)
+        beliefs, right = audit(groups, videos, given), n_correct_histogram(groups)
         if self.out:
-            draw(beliefs, self.out)
+            draw_audit(beliefs, self.out)
         if self.json:
             counted = {"groups": len(groups), "videos": len(set(videos)), "right": right}
             counted["written"] = self.out and str(self.out)
             print(json.dumps(counted | {"beliefs": {name: plain(asdict(belief)) for name, belief in beliefs.items()}}))
             return
         print(f"{len(groups)} groups of {len(set(videos))} videos")
-        print(table(beliefs))
-        print(choice(right))
+        print(audit_table(beliefs))
+        print(describe_histogram(right))
         if self.out:
             print(self.out)
 

@@ -79,25 +79,25 @@ class TrainLpa(DeviceOption):
     def run(self) -> None:
         """Train and print where the weights are."""
         from lpa_cwm.registry import fingerprint_of
-        from lpa_cwm.training.lpa import Recipe, fit
+        from lpa_cwm.training.lpa import LpaTraining, train_lpa
         from lpa_cwm.training.objective import Objective
 
-        recipe = Recipe(
+        training = LpaTraining(
             steps=self.steps,
             batch=self.batch,
             rate=self.rate,
-            every=self.save_every,
+            save_every=self.save_every,
             seed=self.seed,
             clip=self.clip,
-            choice=self.oversample,
+            oversample=self.oversample,
             interaction=self.interaction,
             visual=self.visual,
-            sight=self.visibility_head,
+            visibility_head=self.visibility_head,
             objective=Objective(self.coordinate, self.rank_weight, self.visibility, self.decoded_weight),
             autocast=self.autocast,
-            start=fingerprint_of([self.init]) if self.init else "",
+            init=fingerprint_of([self.init]) if self.init else "",
         )
-        print(fit(self.cache, self.out, recipe, self.on(), self.begun()))
+        print(train_lpa(self.cache, self.out, training, self.on(), self.begun()))
 
     def begun(self) -> "LPA | None":
         """The network to start from, if there is one; it must have the branches that were asked for."""
@@ -145,14 +145,14 @@ class TrainScore:
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
         from lpa_cwm.adjudicators.score_models.compact import load_compact_score
-        from lpa_cwm.training import score
+        from lpa_cwm.training.score_model import ScoreTraining, denoising_gain, train_score_model
 
         weights = self.init
         if not self.evaluate:
-            schedule = score.Schedule(self.steps, self.batch, self.crop, self.rate, self.save_every)
-            weights = score.fit(self.photos, self.out, schedule)
+            training = ScoreTraining(self.steps, self.batch, self.crop, self.rate, self.save_every)
+            weights = train_score_model(self.photos, self.out, training)
             print(weights)
-        print(score.evaluate(self.photos, load_compact_score(weights)))
+        print(denoising_gain(self.photos, load_compact_score(weights)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class TrainWorld:
     cooldown: Natural = 4_000
     """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
     batch: Count = 8
-    """Pairs per update and process."""
+    """Pairs per update."""
     sizes: tuple[Side, ...] = (128, 192)
     """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
     rate: Rate = 1e-3
@@ -204,41 +204,50 @@ class TrainWorld:
 
     def trained(self) -> Path:
         """Train and write the weights."""
+        import torch
+
         from lpa_cwm.synth.pairs import Mixture
-        from lpa_cwm.training import world
-        from lpa_cwm.training.crops import Crops
+        from lpa_cwm.training.world import Crops, StopSchedule, WorldTrainer, WorldTraining
 
         layered, *others = self.sources("train")
         shares = (SHARES[0], *SHARES[1 if self.natural else 2 :])[: 1 + len(others)]
         pairs = Mixture((Crops(layered), *others), shares)
-        schedule = world.Schedule(batch=self.batch, sizes=self.sizes, rate=self.rate)
-        trainer = world.Trainer(
-            pairs, schedule, self.out, self.save_every, self.workers, self.init, self.check, self.check_every
+        training = WorldTraining(batch=self.batch, sizes=self.sizes, rate=self.rate)
+        trainer = WorldTrainer(
+            pairs,
+            training,
+            self.out,
+            self.save_every,
+            self.workers,
+            self.init,
+            evaluate=self.check,
+            evaluate_every=self.check_every,
+            device="cuda" if torch.cuda.is_available() else "cpu",
         )
-        return trainer.fit(world.Ending(self.steps, self.cooldown))
+        return trainer.train(StopSchedule(self.steps, self.cooldown))
 
     def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
         """A few figures on a few held-out layered pairs, for the log."""
         from lpa_cwm.config import TrackerConfig
         from lpa_cwm.synth.layered import LayeredPairs
-        from lpa_cwm.training.world_evaluate import evaluate
+        from lpa_cwm.training.world_evaluation import evaluate_world
         from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
-        return evaluate(
+        return evaluate_world(
             LayeredMotionWorld(network), LayeredPairs.of(self.photos, "val"), range(6), TrackerConfig(masks=3)
         )
 
     def measured(self) -> str:
         """A table of figures."""
         from lpa_cwm.config import TrackerConfig
-        from lpa_cwm.training.world_evaluate import evaluate, table
+        from lpa_cwm.training.world_evaluation import evaluate_world, figures_table
         from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
         model = LayeredMotionWorld.load(self.init)
         columns = {}
         for source in self.sources("val"):
-            columns[source.name] = evaluate(model, source, range(UNSEEN, UNSEEN + self.pairs), TrackerConfig())
-        return table(columns)
+            columns[source.name] = evaluate_world(model, source, range(UNSEEN, UNSEEN + self.pairs), TrackerConfig())
+        return figures_table(columns)
 
     def sources(self, split: "Split") -> "list[PairSource]":
         """Layered scenes, then what else was asked for."""

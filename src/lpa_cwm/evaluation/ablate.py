@@ -10,7 +10,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import CompareResult, compare
 from lpa_cwm.evaluation.methods import Method
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.training.lpa import Recipe, fit
+from lpa_cwm.training.lpa import LpaTraining, train_lpa
 
 Block = Literal["architecture", "objective", "localization"]
 
@@ -47,12 +47,12 @@ VARIANTS = (
     Variant("lpa-standard", "localization", settings=STANDARD),
     Variant("no-interaction", "architecture", training={"interaction": False}),
     Variant("response-and-scalars", "architecture", training={"visual": False}),
-    Variant("no-sight", "architecture", training={"sight": False}),
-    Variant("kl-only", "objective", objective={"coordinate": 0.0, "best": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("kl-and-coordinate", "objective", objective={"best": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("kl-and-best", "objective", objective={"coordinate": 0.0, "visibility": 0.0, "answer": 0.0}),
-    Variant("no-answer", "objective", objective={"answer": 0.0}),
-    Variant("paper-objective", "objective", objective={"visibility": 0.0, "answer": 0.0}),
+    Variant("no-visibility-head", "architecture", training={"visibility_head": False}),
+    Variant("kl-only", "objective", objective={"coordinate": 0.0, "rank": 0.0, "visibility": 0.0, "decoded": 0.0}),
+    Variant("kl-and-coordinate", "objective", objective={"rank": 0.0, "visibility": 0.0, "decoded": 0.0}),
+    Variant("kl-and-best", "objective", objective={"coordinate": 0.0, "visibility": 0.0, "decoded": 0.0}),
+    Variant("no-decoded", "objective", objective={"decoded": 0.0}),
+    Variant("paper-objective", "objective", objective={"visibility": 0.0, "decoded": 0.0}),
 )
 """`uniform-windowed` is the reference of the architecture block, `lpa-windowed` the full model of all three blocks."""
 
@@ -64,7 +64,7 @@ def ablate(
     *,
     variants: Sequence[str] = (),
     trainings: Path | None = None,
-    recipe: Recipe | None = None,
+    training: LpaTraining | None = None,
     world: str = WORLD,
     score_model: str = "compact",
     settings: dict[str, Any] | None = None,
@@ -74,12 +74,12 @@ def ablate(
 ) -> CompareResult:
     """Train the variants of LPA, track a data set with every variant, score and report; all variants if none is named.
 
-    `recipe` is the full training; `settings` are the tracker's, which a variant's own settings override.
+    `training` is the full training; `settings` are the tracker's, which a variant's own settings override.
     """
-    folder, recipe = trainings or Path(out) / "training", recipe or Recipe()
+    folder, training = trainings or Path(out) / "training", training or LpaTraining()
     methods = []
     for variant in find_variants(variants):
-        weights = train_variant(variant, caches, folder, recipe, device) if variant.method == "lpa" else None
+        weights = train_variant(variant, caches, folder, training, device) if variant.method == "lpa" else None
         chosen = {**(settings or {}), **variant.settings}
         methods.append(Method(variant.method, world, score_model, weights, device, chosen, variant.name))
     return compare(dataset, out, methods, selection=selection, command=command)
@@ -94,7 +94,7 @@ def find_variants(names: Sequence[str]) -> list[Variant]:
     return [variant for variant in VARIANTS if not names or variant.name in names]
 
 
-def train_variant(variant: Variant, caches: Sequence[Path], folder: Path, recipe: Recipe, device: str) -> Path:
+def train_variant(variant: Variant, caches: Sequence[Path], folder: Path, training: LpaTraining, device: str) -> Path:
     """Train LPA for a variant and return its weights; variants that differ only in inference share a training."""
-    changed = replace(recipe, **variant.training, objective=replace(recipe.objective, **variant.objective))
-    return fit(caches, folder / ("full" if variant.full else variant.name), changed, device)
+    changed = replace(training, **variant.training, objective=replace(training.objective, **variant.objective))
+    return train_lpa(caches, folder / ("full" if variant.full else variant.name), changed, device)

@@ -1,4 +1,4 @@
-"""Which candidates an adjudicator believes: error in candidate space, weight by true rank, hit rate, support."""
+"""Mechanism audit: how adjudicators weigh cached candidates whose true endpoints are known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,88 +11,86 @@ from torch import Tensor
 
 from lpa_cwm.metrics.summary import Estimate, estimates
 from lpa_cwm.training.feature_cache import CandidateSets
-from lpa_cwm.training.objective import VISIBLE_FROM, endpoint_error
+from lpa_cwm.training.objective import VISIBILITY_THRESHOLD, endpoint_error
 from lpa_cwm.types import Judgement
 
-BEST = "best of M"
-RIGHT = 4.0
-"""Pixels within which a candidate is right; so it is for a track in CTS4."""
+ORACLE = "best of M"
+"""Name of the adjudicator that knows the best candidate."""
+CORRECT_PX = 4.0
+"""Endpoint error in pixels below which a candidate is correct, the threshold of CTS4."""
 
 
 @dataclass(frozen=True)
-class Belief:
-    """One adjudicator's weights on all groups, summarized with equal weight for each video."""
+class AdjudicatorStats:
+    """Statistics of one adjudicator, with equal weight for each video."""
 
     error: Estimate
-    """Weighted-coordinate end-point error in pixels."""
+    """Endpoint error of the weighted endpoint in pixels."""
     hit: Estimate
-    """How often the heaviest candidate is the best one; equal weights hit by chance."""
+    """Rate at which the largest weight is on the best candidate; uniform weights hit by chance."""
     support: Estimate
     """Effective number of candidates."""
-    right: Estimate
-    """Weight of the candidates that are right."""
-    seen: Estimate
-    """How often the strength that is believed says that the point, which is visible, is seen."""
+    correct: Estimate
+    """Total weight of the correct candidates."""
+    visible: Estimate
+    """Rate at which the tracker's rule calls the point, which is visible, visible."""
     by_rank: list[Estimate]
     """Mean weight of the candidate of each true rank, best first."""
 
 
-def ranks(errors: Float[Tensor, "g m"]) -> Int[Tensor, "g m"]:
+def true_ranks(errors: Float[Tensor, "g m"]) -> Int[Tensor, "g m"]:
     """Candidates in the order of their true errors, best first."""
     return errors.argsort(dim=1, stable=True)
 
 
-def hits(weights: Float[Tensor, "g m"], errors: Float[Tensor, "g m"]) -> Float[Tensor, "g"]:
-    """Probability that a heaviest candidate, drawn among equals, has the least error."""
-    heaviest = weights == weights.amax(1, keepdim=True)
-    least = errors == errors.amin(1, keepdim=True)
-    return (heaviest & least).sum(1) / heaviest.sum(1)
+def top1_hits(weights: Float[Tensor, "g m"], errors: Float[Tensor, "g m"]) -> Float[Tensor, "g"]:
+    """Probability that a candidate of the largest weight, ties broken at random, has the smallest error."""
+    largest = weights == weights.amax(1, keepdim=True)
+    best = errors == errors.amin(1, keepdim=True)
+    return (largest & best).sum(1) / largest.sum(1)
 
 
-def by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.ndarray, "v k"]:
-    """Mean over the groups of each video."""
+def mean_by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.ndarray, "v k"]:
+    """Mean over the candidate sets of each video."""
     names = sorted(set(videos))
     index = torch.tensor([names.index(video) for video in videos])
     member = torch.nn.functional.one_hot(index).to(values)
     return (einsum(member, values, "g v, g k -> v k") / member.sum(0)[:, None]).double().numpy()
 
 
-def audit(groups: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement]) -> dict[str, Belief]:
-    """Beliefs of several adjudicators and of the oracle that knows the best candidate."""
-    errors = groups.errors
-    oracle = torch.nn.functional.one_hot(errors.argmin(1), errors.shape[1]).to(errors)
-    return {
-        name: believe(groups, videos, errors, judgement)
-        for name, judgement in {**judgements, BEST: Judgement.of(oracle)}.items()
-    }
+def audit(sets: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement]) -> dict[str, AdjudicatorStats]:
+    """Statistics of several adjudicators, and of the oracle."""
+    oracle = torch.nn.functional.one_hot(sets.errors.argmin(1), sets.peak.shape[1]).to(sets.peak)
+    every = {**judgements, ORACLE: Judgement.of(oracle)}
+    return {name: summarize_adjudicator(sets, videos, judgement) for name, judgement in every.items()}
 
 
-def believe(groups: CandidateSets, videos: list[str], errors: Tensor, judgement: Judgement) -> Belief:
-    """One adjudicator."""
-    weights = judgement.weights
-    strength = judgement.visibility * (weights * groups.strength).sum(1)
+def summarize_adjudicator(sets: CandidateSets, videos: list[str], judgement: Judgement) -> AdjudicatorStats:
+    """Statistics of one adjudicator."""
+    weights, errors = judgement.weights, sets.errors
+    strength = judgement.visibility * (weights * sets.strength).sum(1)
     columns = torch.cat(
         (
-            endpoint_error(weights, groups.peak, groups.end)[:, None],
-            hits(weights, errors)[:, None],
+            endpoint_error(weights, sets.peak, sets.end)[:, None],
+            top1_hits(weights, errors)[:, None],
             judgement.support[:, None],
-            (weights * (errors < RIGHT)).sum(1, keepdim=True),
-            (strength[:, None] >= VISIBLE_FROM).to(weights),
-            weights.gather(1, ranks(errors)),
+            (weights * (errors < CORRECT_PX)).sum(1, keepdim=True),
+            (strength[:, None] >= VISIBILITY_THRESHOLD).to(weights),
+            weights.gather(1, true_ranks(errors)),
         ),
         dim=1,
     )
-    error, hit, support, right, seen, *by_rank = estimates(by_video(columns, videos))
-    return Belief(error, hit, support, right, seen, by_rank)
+    error, hit, support, correct, visible, *by_rank = estimates(mean_by_video(columns, videos))
+    return AdjudicatorStats(error, hit, support, correct, visible, by_rank)
 
 
-def counts_of_right(groups: CandidateSets) -> list[int]:
-    """How many groups have no right candidate, one, two, and so on: with none or all of them there is no choice."""
-    right = groups.errors < RIGHT
-    return torch.bincount(right.sum(1), minlength=right.shape[1] + 1).tolist()
+def n_correct_histogram(sets: CandidateSets) -> list[int]:
+    """Number of sets with 0, 1, ..., M correct candidates; weights matter only between 0 and M."""
+    correct = sets.errors < CORRECT_PX
+    return torch.bincount(correct.sum(1), minlength=correct.shape[1] + 1).tolist()
 
 
-def gap_closed(beliefs: Mapping[str, Belief], name: str, reference: str = "uniform") -> float:
-    """Share of the way from the reference's error to the oracle's."""
-    start, end = beliefs[reference].error.value, beliefs[BEST].error.value
-    return (start - beliefs[name].error.value) / (start - end)
+def gap_closed(stats: Mapping[str, AdjudicatorStats], name: str, reference: str = "uniform") -> float:
+    """Fraction of the error gap between the reference and the oracle that an adjudicator closes."""
+    start, end = stats[reference].error.value, stats[ORACLE].error.value
+    return (start - stats[name].error.value) / (start - end)

@@ -26,9 +26,9 @@ from lpa_cwm.report.sweep import SweepCell, read_cells, write_cells
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import (
     Correspondence,
-    Correspondences,
-    RecordCorrespondences,
-    TrackCorrespondences,
+    FlowPairSampler,
+    PairSampler,
+    TrackPairSampler,
 )
 
 MASKS, PASSES = (5, 10, 20), (0, 1, 2)
@@ -69,12 +69,12 @@ def sweep(
     return sweep_pairs(tracker, choose_queries(source, videos, queries), out)
 
 
-def open_pairs(path: Path, queries: int, gaps: tuple[int, int]) -> Correspondences:
+def open_pairs(path: Path, queries: int, gaps: tuple[int, int]) -> PairSampler:
     """Frame pairs with known endpoints: tracks of annotated videos, or flow of held-out MOVi-F records."""
     if path.is_dir() and data_files(path, "*.tfrecord-*"):
-        return RecordCorrespondences(held_out_records(path), PAIRS, queries)
+        return FlowPairSampler(held_out_records(path), PAIRS, queries)
     dataset = load_dataset(path)
-    return TrackCorrespondences(dataset, dataset.names, PAIRS, queries, gaps)
+    return TrackPairSampler(dataset, dataset.names, PAIRS, queries, gaps)
 
 
 def held_out_records(folder: Path) -> MoviClips:
@@ -83,7 +83,7 @@ def held_out_records(folder: Path) -> MoviClips:
     return MoviClips(tuple(entries), "val") if entries else MoviClips.of(folder, "val")
 
 
-def choose_queries(source: Correspondences, videos: int, queries: int) -> list[list[Correspondence]]:
+def choose_queries(source: PairSampler, videos: int, queries: int) -> list[list[Correspondence]]:
     """An equal number of queries from each of the first videos in which enough points move.
 
     If fewer videos have enough, videos with fewer queries are taken too.
@@ -91,7 +91,7 @@ def choose_queries(source: Correspondences, videos: int, queries: int) -> list[l
     per_video = -(-queries // videos)
     chosen, few = [], []
     for number in range(len(source.videos)):
-        pairs = list(_first_queries(source.of(number), per_video))
+        pairs = list(_first_queries(source.pairs_of(number), per_video))
         found = sum(len(pair.xy) for pair in pairs)
         if pairs:
             (chosen if found == per_video else few).append(pairs)

@@ -1,1 +1,1 @@
-"""Training of the networks that ship."""
+"""Training of the bundled networks: LPA, the compact score model and the compact world model."""

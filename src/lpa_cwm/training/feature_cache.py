@@ -1,4 +1,4 @@
-"""What LPA sees, written once: a safetensors file per video, never the raw responses."""
+"""The feature cache: what LPA sees of candidates whose true endpoints are known, one safetensors file per video."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -14,113 +14,129 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicators.apa import APA
-from lpa_cwm.adjudicators.features import STRENGTH, CandidateFeatures, extract
+from lpa_cwm.adjudicators.features import STATISTIC_NAMES, STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.sharding import Executor, Shard, run_local
-from lpa_cwm.training.pair_sampling import Correspondence, Correspondences
+from lpa_cwm.training.pair_sampling import Correspondence, PairSampler
 from lpa_cwm.types import Candidates
+
+FORMAT = {"format": 2, "statistics": list(STATISTIC_NAMES)}
+"""Version of the files, and what their statistics are; raise the version when a tensor comes to mean something else."""
+RESPONSE_SIGMA = 2.0
+"""Standard deviation in pixels of the responses of world models that have no `response_sigma`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSets:
-    """Complete candidate sets with their evidence; images in half precision, the frame pair kept once per pair."""
+    """The M candidates of each query with their features; images in half precision, context once per frame pair."""
 
     source: Float[Tensor, "g 3 32 32"]
     target: Float[Tensor, "g m 3 32 32"]
-    near: Float[Tensor, "g m 32 32"]
+    local_response: Float[Tensor, "g m 32 32"]
     """Response around the candidate's endpoint."""
     response: Float[Tensor, "g m 32 32"]
     context: Float[Tensor, "p 6 64 64"]
     pair: Int[Tensor, "g"]
-    """Which frame pair a group belongs to."""
-    statistics: Float[Tensor, "g m 16"]
+    """Row of `context` that belongs to a set."""
+    statistics: Float[Tensor, "g m s"]
     peak: Float[Tensor, "g m 2"]
     end: Float[Tensor, "g 2"]
-    """NaN where the point is hidden."""
-    analytic: Float[Tensor, "g m"]
-    """APA's weights for the same candidates."""
+    """True endpoint; NaN where the point is occluded."""
+    apa_weights: Float[Tensor, "g m"]
+    """APA's weights of the same candidates."""
+    response_sigma: Float[Tensor, "g"]
+    """Standard deviation of the world model's responses, in pixels."""
 
     def __len__(self) -> int:
         return len(self.end)
 
     @property
-    def seen(self) -> Int[Tensor, "k"]:
-        """Groups whose point is visible in the target, so that its endpoint is known."""
+    def visible_rows(self) -> Int[Tensor, "k"]:
+        """Sets whose point is visible in the target, so that its endpoint is known."""
         return self.end.isfinite().all(1).nonzero()[:, 0]
 
     @property
     def errors(self) -> Float[Tensor, "g m"]:
-        """How far each candidate's endpoint is from the truth, in pixels; NaN where the point is hidden."""
+        """Distance of each candidate's endpoint from the truth, in pixels; NaN where the point is occluded."""
         return (self.peak - self.end[:, None]).norm(dim=-1)
 
     @property
-    def least(self) -> Float[Tensor, "g"]:
-        """Error in pixels of each group's best candidate; NaN where the point is hidden."""
+    def min_error(self) -> Float[Tensor, "g"]:
+        """Error in pixels of each set's best candidate; NaN where the point is occluded."""
         return self.errors.amin(1)
 
     @property
     def strength(self) -> Float[Tensor, "g m"]:
-        """Response of each candidate at its endpoint, which is its strongest."""
+        """Response magnitude of each candidate at its endpoint, which is its maximum."""
         return self.statistics[..., STRENGTH]
 
-    def at(self, rows: Int[Tensor, "k"]) -> "CandidateSets":
-        """Some of the groups."""
-        per_group = [entry.name for entry in fields(self) if entry.name != "context"]
-        return replace(self, **{name: getattr(self, name)[rows] for name in per_group})
+    def select(self, rows: Int[Tensor, "k"]) -> "CandidateSets":
+        """The given rows."""
+        per_set = [entry.name for entry in fields(self) if entry.name != "context"]
+        return replace(self, **{name: getattr(self, name)[rows] for name in per_set})
 
     def inputs(self, rows: Int[Tensor, "b"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What `LPA.logits` takes, for some groups."""
+        """Inputs of `LPA.logits` for the given rows."""
         source = repeat(self.source[rows], "g c i j -> g m c i j", m=self.peak.shape[1]).float()
         target = self.target[rows].float()
-        local = torch.cat((source, target, (target - source).abs(), self.near[rows, :, None].float()), dim=2)
+        local = torch.cat((source, target, (target - source).abs(), self.local_response[rows, :, None].float()), dim=2)
         context = self.context[self.pair[rows]].float()
         return local, self.response[rows, :, None].float(), context, self.statistics[rows]
 
 
 @dataclass(frozen=True)
 class FeatureRecorder:
-    """Asks the frozen world model and keeps what an adjudicator would see."""
+    """Computes the candidates of the tracker's first pass and keeps their features."""
 
     world: WorldModel
-    analytic: APA
-    masks: int = 10
+    apa: APA
+    masks: int | None = None
+    """Candidates per query; None takes the world model's default."""
     batch: int = 16
     device: str = "cpu"
 
     @torch.inference_mode()
     def record(self, correspondence: Correspondence) -> CandidateSets:
-        """The groups of one frame pair."""
+        """The candidate sets of one frame pair."""
         frames, identity = (correspondence.source, correspondence.target), ("clip", *correspondence.identity)
-        config = replace(self.world.defaults, masks=self.masks, batch=self.batch)
+        config = replace(self.world.defaults, masks=self.masks or self.world.defaults.masks, batch=self.batch)
         observed = observe_pair(self.world, *frames, identity, config, self.device)
         end = observed.crop.to_crop(correspondence.end).to(self.device)
         parts = []
         for rows, pair, candidates in first_pass(observed, correspondence.xy.to(self.device)):
-            analytic = self.analytic(pair, candidates).weights
-            parts.append(self.pack(extract(pair, candidates), candidates, end[rows], analytic))
-        return join(parts, one_pair=True)
+            apa_weights = self.apa(pair, candidates).weights
+            parts.append(self.pack(extract(pair, candidates), candidates, end[rows], apa_weights))
+        return concatenate(parts, one_pair=True)
 
-    def pack(self, evidence: CandidateFeatures, candidates: Candidates, end: Tensor, analytic: Tensor) -> CandidateSets:
-        """Evidence without what can be computed again."""
+    def pack(
+        self, features: CandidateFeatures, candidates: Candidates, end: Tensor, apa_weights: Tensor
+    ) -> CandidateSets:
+        """Features without what `CandidateSets.inputs` computes again."""
         return CandidateSets(
-            source=evidence.local[:, 0, :3].half(),
-            target=evidence.local[:, :, 3:6].half(),
-            near=evidence.local[:, :, 9].half(),
-            response=rearrange(evidence.response, "n m 1 h w -> n m h w").half(),
-            context=evidence.context[None].half(),
+            source=features.local[:, 0, :3].half(),
+            target=features.local[:, :, 3:6].half(),
+            local_response=features.local[:, :, 9].half(),
+            response=rearrange(features.response, "n m 1 h w -> n m h w").half(),
+            context=features.context[None].half(),
             pair=torch.zeros(len(end), dtype=torch.long),
-            statistics=evidence.statistics,
+            statistics=features.statistics,
             peak=candidates.peak,
             end=end,
-            analytic=analytic,
+            apa_weights=apa_weights,
+            response_sigma=torch.full((len(end),), response_sigma(self.world)),
         )
 
 
-def join(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSets:
-    """Groups one after the other; of one pair the context is kept once."""
+def response_sigma(world: WorldModel) -> float:
+    """Standard deviation of a world model's responses in pixels: its attribute `response_sigma`, or the default."""
+    return float(getattr(world, "response_sigma", RESPONSE_SIGMA))
+
+
+def concatenate(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSets:
+    """Join candidate sets; those of one frame pair keep one context."""
     columns: dict[str, Tensor] = {
         entry.name: torch.cat([getattr(part, entry.name).cpu() for part in parts]) for entry in fields(CandidateSets)
     }
@@ -133,79 +149,84 @@ def join(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSet
 
 
 @dataclass(frozen=True)
-class Job:
-    """The videos of a source as pieces of work; each worker makes the recorder itself, once."""
+class RecordingJob:
+    """The videos of a source as pieces of work; each worker makes its own recorder, once."""
 
-    source: Correspondences
+    source: PairSampler
     make_recorder: Callable[[], FeatureRecorder]
 
     def setup(self) -> Callable[[int], CandidateSets | None]:
-        """What records the video of a number; None if nothing moves in it."""
+        """A function that records the video of a number; None if nothing moves in it."""
         recorder = self.make_recorder()
 
         def record(video: int) -> CandidateSets | None:
-            parts = [recorder.record(correspondence) for correspondence in self.source.of(video)]
-            return join(parts) if parts else None
+            parts = [recorder.record(correspondence) for correspondence in self.source.pairs_of(video)]
+            return concatenate(parts) if parts else None
 
         return record
 
 
-def cache(
-    job: Job, out: Path, executor: Executor = run_local, shard: Shard | None = None
+def fill_cache(
+    job: RecordingJob, out: Path, executor: Executor = run_local, shard: Shard | None = None
 ) -> Iterator[tuple[Path, int]]:
-    """Write the videos of a shard that are not there yet; yields each video's file and number of groups."""
+    """Write the videos of a shard that are missing; yields each video's file and number of candidate sets."""
     videos = job.source.videos
     mine = (shard or Shard()).of(len(videos))
     paths = {video: out / f"{video:06d}.safetensors" for video in mine}
     todo = [video for video in mine if not paths[video].exists()]
     for video in sorted(set(mine).difference(todo)):
-        yield paths[video], size_of(paths[video])
-    for video, groups in executor(job, todo) if todo else ():
-        # A video in which nothing moves is remembered as an empty file, so that it is not tried again.
-        write(paths[video], groups, videos[video])
-        yield paths[video], len(groups) if groups else 0
+        yield paths[video], count_sets(paths[video])
+    for video, sets in executor(job, todo) if todo else ():
+        # A video in which nothing moves becomes an empty file, so that it is not tried again.
+        write_video(paths[video], sets, videos[video])
+        yield paths[video], len(sets) if sets else 0
 
 
-def write(path: Path, groups: CandidateSets | None, video: str) -> None:
-    """One file, written aside."""
-    tensors = (
-        {entry.name: getattr(groups, entry.name).contiguous() for entry in fields(CandidateSets)} if groups else {}
-    )
+def write_video(path: Path, sets: CandidateSets | None, video: str) -> None:
+    """Write the file of one video."""
+    tensors = {entry.name: getattr(sets, entry.name).contiguous() for entry in fields(CandidateSets)} if sets else {}
     # One entry: safetensors writes several in an order of its own, and equal caches shall be equal files.
-    about = json.dumps({"video": video, "groups": len(groups) if groups else 0})
+    about = json.dumps({**FORMAT, "video": video, "sets": len(sets) if sets else 0})
     with atomic_write(path) as aside:
         save_file(tensors, aside, metadata={"about": about})
 
 
-def opened(path: Path) -> Any:
-    """A cache file for reading, or a sentence."""
+def open_video(path: Path) -> tuple[Any, dict[str, Any]]:
+    """A file of a cache for reading, and its description; a file of other features is refused."""
     try:
-        return safe_open(path, framework="pt")
-    except (OSError, SafetensorError) as error:
+        file = safe_open(path, framework="pt")
+        about = json.loads((file.metadata() or {})["about"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise InputError(
-            f"{path} is not a file of an evidence cache; remove it and run `lpa-cwm data cache` again."
+            f"{path} is not a file of a feature cache; remove it and run `lpa-cwm data cache` again."
         ) from error
+    if any(about.get(name) != value for name, value in FORMAT.items()):
+        raise InputError(
+            f"{path} holds other features than this version of LPA uses (format {about.get('format', 1)}, expected "
+            f"{FORMAT['format']} with {len(STATISTIC_NAMES)} statistics); "
+            "run `lpa-cwm data cache` again with another --out."
+        )
+    return file, about
 
 
-def size_of(path: Path) -> int:
-    """Number of groups in a file."""
-    with opened(path) as file:
-        return json.loads(file.metadata()["about"])["groups"]
+def count_sets(path: Path) -> int:
+    """Number of candidate sets in a file."""
+    return open_video(path)[1]["sets"]
 
 
-def read(*folders: Path) -> tuple[CandidateSets, list[str]]:
-    """All groups of one cache or several, and for each the video it comes from."""
+def read_cache(*folders: Path) -> tuple[CandidateSets, list[str]]:
+    """All candidate sets of one or several caches, and the video of each set."""
+    if not folders:
+        raise InputError("No feature cache was given; give at least one folder that `lpa-cwm data cache` filled.")
     parts: list[CandidateSets] = []
     videos: list[str] = []
     for path in (path for folder in folders for path in data_files(folder, "*.safetensors")):
-        with opened(path) as file:
-            about = json.loads(file.metadata()["about"])
-            if about["groups"]:
-                parts.append(
-                    CandidateSets(**{entry.name: file.get_tensor(entry.name) for entry in fields(CandidateSets)})
-                )
-                videos += [about["video"]] * len(parts[-1])
+        file, about = open_video(path)
+        if about["sets"]:
+            columns = {entry.name: file.get_tensor(entry.name) for entry in fields(CandidateSets)}
+            parts.append(CandidateSets(**columns))
+            videos += [about["video"]] * len(parts[-1])
     if not parts:
-        said = " or ".join(str(folder) for folder in folders)
-        raise InputError(f"There is no evidence in {said}; make some with `lpa-cwm data cache`.")
-    return join(parts), videos
+        given = " or ".join(str(folder) for folder in folders)
+        raise InputError(f"There are no candidate sets in {given}; fill a folder with `lpa-cwm data cache`.")
+    return concatenate(parts), videos

@@ -1,249 +1,276 @@
-"""Training LPA on cached evidence: AdamW, cosine schedule, selection on held-out weighted-coordinate error."""
+"""Training of LPA on cached features: AdamW, cosine schedule, model selection on held-out videos."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.adjudicators.features import compress
 from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head
 from lpa_cwm.errors import InputError
-from lpa_cwm.progress import progress
-from lpa_cwm.rng import generator, seed_of
-from lpa_cwm.training import checkpoint
-from lpa_cwm.training.augment import Turn
-from lpa_cwm.training.ema import follow
-from lpa_cwm.training.feature_cache import CandidateSets, read
-from lpa_cwm.training.log import Log
+from lpa_cwm.rng import KeyPart, generator, seed_of
+from lpa_cwm.training.feature_cache import CandidateSets, read_cache
+from lpa_cwm.training.loop import LogRecord, StepLoss, TrainingLoop
 from lpa_cwm.training.objective import Objective, endpoint_error
 from lpa_cwm.types import Judgement
 
-HELD_SHARE = 10
-"""One source video in so many is held out for selection."""
-AVERAGED = 0.002
-"""Least share of an update in the averaged weights."""
-REACHABLE = 8.0
-"""Groups whose best candidate misses by more pixels than this teach nothing: whom to believe among liars is chance."""
-ALIKE = 4.0
-"""Pixels: where candidates lie no further than this from their mean, whom to believe makes no difference."""
+VAL_FOLDS = 10
+"""One of ten folds of the source videos is held out for model selection."""
+EMA_RATE = 0.002
+"""Smallest rate of the averaged weights."""
+MAX_ORACLE_ERROR = 8.0
+"""Skip sets whose best candidate is further than this from the truth, in pixels: their targets are noise."""
+AMBIGUITY_PX = 4.0
+"""Candidates agree where all lie within this distance of their mean, in pixels."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what comes out of a training."""
+class LpaTraining:
+    """All settings of a training."""
 
     steps: int = 10_000
     batch: int = 16
     rate: float = 3e-4
-    every: int = 250
+    save_every: int = 250
     seed: int = 0
     clip: float = 1.0
-    """Longest gradient: else the few sets whose candidates lie far apart decide every update."""
+    """Norm that gradients are clipped to: otherwise the few sets with far candidates decide every update."""
     interaction: bool = True
     visual: bool = True
-    sight: bool = True
-    """Learn to say whether the point is seen, beyond the weights' own part in it; the paper's network cannot."""
-    choice: int = 3
-    """How often a group whose candidates disagree is shown for each time that one is whose candidates agree."""
-    turned: bool = True
-    """Show each batch mirrored, turned and in other colors, as a key decides: cached groups are few."""
+    visibility_head: bool = True
+    """Predict visibility by a head of its own (not in the paper), not through the weights alone."""
+    oversample: int = 3
+    """How often an ambiguous set is shown per epoch; the others are shown once."""
+    augment: bool = True
+    """Flip, transpose and permute the colors of each batch."""
     autocast: bool = False
     """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)
-    start: str = ""
-    """Identity of the weights it begins with; none begins with random ones."""
+    init: str = ""
+    """Fingerprint of the initial weights; empty for random ones."""
+
+    def settings(self, sets: CandidateSets) -> dict[str, int | float | str]:
+        """What must be the same when a training is resumed."""
+        flat = {**asdict(self), **asdict(self.objective), "candidate_sets": len(sets)}
+        del flat["objective"]
+        return flat
+
+    def rate_factor(self, step: int) -> float:
+        """Cosine schedule without restarts (Loshchilov and Hutter, 2017)."""
+        return (1 + math.cos(math.pi * step / self.steps)) / 2
 
 
-@dataclass
-class State:
-    """What a checkpoint holds."""
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """A symmetry of the image plane and a color permutation, under which LPA's answer should not change."""
 
-    network: LPA
-    average: LPA
-    """What is selected and written: single updates are noisy, and the best of many noisy ones is a lucky one."""
-    optimizer: torch.optim.AdamW
-    step: int = 0
-    best: float = math.inf
-    chosen: dict[str, Tensor] = field(default_factory=dict)
+    flip_y: bool = False
+    flip_x: bool = False
+    transpose: bool = False
+    colors: tuple[int, ...] = (0, 1, 2)
 
     @classmethod
-    def begin(cls, network: LPA, rate: float) -> "State":
-        average = copy.deepcopy(network).requires_grad_(False)
-        return cls(network, average, torch.optim.AdamW(network.parameters(), lr=rate, fused=True))
+    def sample(cls, *identity: KeyPart) -> "Augmentation":
+        """One of the 48, by a key."""
+        draw = generator(*identity)
+        flip_y, flip_x, transpose = (torch.rand(3, generator=draw) < 0.5).tolist()
+        return cls(flip_y, flip_x, transpose, tuple(torch.randperm(3, generator=draw).tolist()))
 
-    def dump(self) -> dict:
-        return {
-            "network": self.network.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-            "best": self.best,
-            "chosen": self.chosen,
-        }
+    def __call__(
+        self,
+        local: Float[Tensor, "g m 10 i j"],
+        response: Float[Tensor, "g m 1 k l"],
+        context: Float[Tensor, "g 6 u v"],
+        statistics: Float[Tensor, "g m s"],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The features of the transformed scene."""
+        local = torch.cat((*(self.permute_colors(local, start) for start in (0, 3, 6)), local[:, :, 9:]), dim=2)
+        context = torch.cat([self.permute_colors(context, start) for start in (0, 3)], dim=-3)
+        local, response, context = (self.transform_image(image) for image in (local, response, context))
+        return local, response, context, self.transform_statistics(statistics)
 
-    def restore(self, held: dict) -> None:
-        self.network.load_state_dict(held["network"])
-        self.average.load_state_dict(held["average"])
-        self.optimizer.load_state_dict(held["optimizer"])
-        self.step, self.best, self.chosen = held["step"], held["best"], held["chosen"]
+    def permute_colors(self, image: Float[Tensor, "*b c h w"], start: int) -> Float[Tensor, "*b 3 h w"]:
+        """The three color planes from channel `start` on, permuted."""
+        return image[..., [start + color for color in self.colors], :, :]
+
+    def transform_image(self, image: Float[Tensor, "*b h w"]) -> Float[Tensor, "*b y x"]:
+        """Flip, then transpose."""
+        axes = [axis for axis, flipped in ((-2, self.flip_y), (-1, self.flip_x)) if flipped]
+        image = image.flip(axes)
+        return image.mT if self.transpose else image
+
+    def transform_statistics(self, statistics: Float[Tensor, "*b s"]) -> Float[Tensor, "*b s"]:
+        """Transform the displacement (y, x), the first two statistics; the others have no direction."""
+        down, across = statistics[..., :1], statistics[..., 1:2]
+        move = (-down if self.flip_y else down, -across if self.flip_x else across)
+        return torch.cat((*(reversed(move) if self.transpose else move), statistics[..., 2:]), dim=-1)
 
 
-def held_out(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor, "held"]]:
-    """Groups for training and for selection; all groups of a video are on the same side."""
-    held = torch.tensor([seed_of("held", video) % HELD_SHARE == 0 for video in videos])
-    if held.all() or not held.any():
+def split_train_val(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor, "val"]]:
+    """Rows for training and for model selection; all sets of a video are on the same side."""
+    val = torch.tensor([seed_of("held", video) % VAL_FOLDS == 0 for video in videos])
+    if val.all() or not val.any():
         raise InputError(
-            f"{len(set(videos))} videos cannot be split into training and held-out ones; cache some more videos."
+            f"{len(set(videos))} videos cannot be split into training and held-out ones; cache more videos."
         )
-    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+    return (~val).nonzero()[:, 0], val.nonzero()[:, 0]
 
 
-def batch_rows(train: Int[Tensor, "train"], step: int, recipe: Recipe) -> Int[Tensor, "b"]:
-    """The groups of one step; every epoch has an order of its own."""
-    size = min(recipe.batch, len(train))
-    per_epoch = len(train) // size
-    order = torch.randperm(len(train), generator=generator("epoch", recipe.seed, step // per_epoch))
-    start = (step % per_epoch) * size
-    return train[order[start : start + size]]
+def solvable(sets: CandidateSets, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
+    """Rows with a candidate within `MAX_ORACLE_ERROR`, or with an occluded point."""
+    return rows[~(sets.min_error[rows] > MAX_ORACLE_ERROR)]
 
 
-def standardize(network: LPA, groups: CandidateSets, train: Int[Tensor, "train"]) -> None:
-    """Store the population mean and deviation of all candidate rows of the training split."""
-    rows = compress(groups.statistics[train]).flatten(0, 1).double()
-    network.mean.copy_(rows.mean(0))
-    network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
-
-
-def reachable(groups: CandidateSets, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
-    """Those of some groups that have a candidate worth believing, or whose point is hidden."""
-    return rows[~(groups.least[rows] > REACHABLE)]
-
-
-def judged_by(groups: CandidateSets, held: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
-    """The held-out groups that select weights: their point is seen, and a candidate is worth believing."""
-    rows = held[groups.least[held] <= REACHABLE]
+def selection_set(sets: CandidateSets, val: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
+    """Validation sets for model selection: visible points with a candidate within `MAX_ORACLE_ERROR`."""
+    rows = val[sets.min_error[val] <= MAX_ORACLE_ERROR]
     if not len(rows):
         raise InputError(
-            f"Of {len(held)} held-out groups none has a candidate within {REACHABLE:g} pixels of a visible point; "
-            "cache some more videos, or ask a better world model."
+            f"None of {len(val)} held-out candidate sets has a candidate within {MAX_ORACLE_ERROR:g} pixels of a "
+            "visible point; cache more videos, or use a better world model."
         )
     return rows
 
 
-def emphasized(groups: CandidateSets, rows: Int[Tensor, "k"], choice: int) -> Int[Tensor, "j"]:
-    """Some groups, those whose candidates disagree `choice` times: most others are easy and teach little."""
-    if choice < 1:
-        raise InputError(f"Sets with a choice would be shown {choice} times; once is the least: --oversample 1.")
-    spread = (groups.peak[rows] - groups.peak[rows].mean(1, keepdim=True)).norm(dim=-1).amax(1)
-    return torch.cat((rows[spread <= ALIKE], rows[spread > ALIKE].repeat(choice)))
+def oversample_ambiguous(sets: CandidateSets, rows: Int[Tensor, "k"], times: int) -> Int[Tensor, "j"]:
+    """Repeat the rows whose candidates disagree: most others are easy and teach little."""
+    if times < 1:
+        raise InputError(f"Ambiguous sets would be shown {times} times; once is the least: --oversample 1.")
+    spread = (sets.peak[rows] - sets.peak[rows].mean(1, keepdim=True)).norm(dim=-1).amax(1)
+    return torch.cat((rows[spread <= AMBIGUITY_PX], rows[spread > AMBIGUITY_PX].repeat(times)))
 
 
-def learn(state: State, groups: CandidateSets, rows: Int[Tensor, "b"], recipe: Recipe) -> float:
-    """One update; candidate order and dropout are functions of the step."""
-    device = state.network.mean.device
-    inputs = groups.inputs(rows)
-    if recipe.turned:
-        inputs = Turn.drawn("turn", recipe.seed, state.step)(*inputs)
+def batch_rows(train: Int[Tensor, "train"], step: int, training: LpaTraining) -> Int[Tensor, "b"]:
+    """Rows of one step; every epoch has its own order."""
+    size = min(training.batch, len(train))
+    per_epoch = len(train) // size
+    order = torch.randperm(len(train), generator=generator("epoch", training.seed, step // per_epoch))
+    start = (step % per_epoch) * size
+    return train[order[start : start + size]]
+
+
+def step_loss(
+    network: LPA, sets: CandidateSets, rows: Int[Tensor, "b"], step: int, training: LpaTraining
+) -> Float[Tensor, ""]:
+    """Loss of a batch; augmentation, candidate order and dropout are functions of the step."""
+    device = network.mean.device
+    inputs = sets.inputs(rows)
+    if training.augment:
+        inputs = Augmentation.sample("turn", training.seed, step)(*inputs)
     local, response, context, statistics = (value.to(device) for value in inputs)
-    peak, end, strength = (value[rows].to(device) for value in (groups.peak, groups.end, groups.strength))
-    order = torch.randperm(peak.shape[1], generator=generator("order", recipe.seed, state.step)).to(device)
-    for group in state.optimizer.param_groups:
-        group["lr"] = recipe.rate * (1 + math.cos(math.pi * state.step / recipe.steps)) / 2
-    with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocast):
-        torch.manual_seed(seed_of("dropout", recipe.seed, state.step))
-        scores, sight = state.network.logits(local[:, order], response[:, order], context, statistics[:, order])
-    loss = recipe.objective(scores.float(), peak[:, order], end, strength[:, order], sight.float())
-    state.optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(state.network.parameters(), recipe.clip)
-    state.optimizer.step()
-    follow(state.average, state.network, state.step, AVERAGED)
-    return loss.item()
+    columns = sets.peak, sets.end, sets.strength, sets.response_sigma
+    peak, end, strength, sigma = (value[rows].to(device) for value in columns)
+    order = torch.randperm(peak.shape[1], generator=generator("order", training.seed, step)).to(device)
+    with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=training.autocast):
+        torch.manual_seed(seed_of("dropout", training.seed, step))
+        logits, log_visibility = network.logits(local[:, order], response[:, order], context, statistics[:, order])
+    return training.objective(logits.float(), peak[:, order], end, strength[:, order], log_visibility.float(), sigma)
 
 
 @torch.inference_mode()
-def weigh(network: LPA, groups: CandidateSets, rows: Int[Tensor, "b"], batch: int = 64) -> Judgement:
-    """LPA's judgement of the candidates of cached groups."""
+def predict_sets(network: LPA, sets: CandidateSets, rows: Int[Tensor, "b"], batch: int = 64) -> Judgement:
+    """LPA's judgement of cached candidate sets."""
     network.eval()
     device = network.mean.device
-    parts = [network.logits(*(value.to(device) for value in groups.inputs(part))) for part in rows.split(batch)]
+    parts = [network.logits(*(value.to(device) for value in sets.inputs(part))) for part in rows.split(batch)]
     network.train()
     logits, log_visibility = (torch.cat(columns).cpu() for columns in zip(*parts, strict=True))
     return to_judgement(logits, log_visibility)
 
 
-def held_error(network: LPA, groups: CandidateSets, rows: Int[Tensor, "b"]) -> float:
-    """Mean weighted-coordinate error."""
-    weights = weigh(network, groups, rows).weights
-    return endpoint_error(weights, groups.peak[rows], groups.end[rows]).mean().item()
+def val_error(network: LPA, sets: CandidateSets, rows: Int[Tensor, "b"]) -> float:
+    """Mean error of the weighted endpoint, in pixels."""
+    weights = predict_sets(network, sets, rows).weights
+    return endpoint_error(weights, sets.peak[rows], sets.end[rows]).mean().item()
 
 
-def fresh(recipe: Recipe, groups: CandidateSets, train: Int[Tensor, "train"]) -> LPA:
-    """A network with random weights that knows the statistics of its training split."""
+def init_network(training: LpaTraining, sets: CandidateSets, train: Int[Tensor, "train"]) -> LPA:
+    """A network with random weights that standardizes by the training rows."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed_of("initial", recipe.seed))
-        network = LPA(recipe.interaction, recipe.visual)
-    standardize(network, groups, train)
+        torch.manual_seed(seed_of("initial", training.seed))
+        network = LPA(training.interaction, training.visual)
+    standardize(network, sets, train)
     return network
 
 
-def sighted(network: LPA, recipe: Recipe) -> LPA:
-    """The network with a head for sight, if the recipe wants one; a new one does not change anything yet."""
-    if recipe.sight and network.visibility_head is None:
+def standardize(network: LPA, sets: CandidateSets, train: Int[Tensor, "train"]) -> None:
+    """Store mean and standard deviation of the compressed statistics of all training candidates."""
+    rows = compress(sets.statistics[train]).flatten(0, 1).double()
+    network.mean.copy_(rows.mean(0))
+    network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
+
+
+def add_visibility_head(network: LPA, training: LpaTraining) -> LPA:
+    """Add a zero-initialized visibility head, if the training wants one and the network has none."""
+    if training.visibility_head and network.visibility_head is None:
         with torch.random.fork_rng():
-            torch.manual_seed(seed_of("sight", recipe.seed))
+            torch.manual_seed(seed_of("sight", training.seed))
             network.visibility_head = zero_init_head()
     return network
 
 
-def feasible(recipe: Recipe, groups: CandidateSets) -> Recipe:
-    """Without hidden points visibility is left out: it would only teach to believe the strongest; and so is sight."""
-    objective = recipe.objective if len(groups.seen) < len(groups) else replace(recipe.objective, visibility=0.0)
-    return replace(recipe, objective=objective, sight=recipe.sight and objective.visibility > 0)
+def disable_unused_terms(training: LpaTraining, sets: CandidateSets) -> LpaTraining:
+    """Drop the visibility loss and head if the cache has no occluded points."""
+    occluded = len(sets.visible_rows) < len(sets)
+    objective = training.objective if occluded else replace(training.objective, visibility=0.0)
+    return replace(training, objective=objective, visibility_head=training.visibility_head and objective.visibility > 0)
 
 
-def fit(caches: Sequence[Path], out: Path, recipe: Recipe, device: str = "cpu", start: LPA | None = None) -> Path:
-    """Train, go on where a stopped training was, and write the best weights.
+def make_loop(network: LPA, out: Path, training: LpaTraining, sets: CandidateSets) -> TrainingLoop[LPA]:
+    """The training loop of a network."""
+    return TrainingLoop(
+        network,
+        torch.optim.AdamW(network.parameters(), lr=training.rate, fused=True),
+        out,
+        training.settings(sets),
+        training.steps,
+        training.save_every,
+        training.rate_factor,
+        max_norm=training.clip,
+        ema_rate=EMA_RATE,
+        extra={"val_error": math.inf, "selected": {}},
+    )
 
-    A network to start from keeps the statistics it was trained with.
+
+def train_lpa(
+    caches: Sequence[Path], out: Path, training: LpaTraining, device: str = "cpu", init: LPA | None = None
+) -> Path:
+    """Train, from the checkpoint in `out` if there is one, and write the selected weights.
+
+    An initial network keeps the standardization that it was trained with.
     """
-    groups, videos = read(*caches)
-    train, held = held_out(videos)
-    recipe = feasible(recipe, groups)
-    network = sighted(start or fresh(recipe, groups, train), recipe).to(device).train()
-    state = State.begin(network, recipe.rate)
-    identity: checkpoint.Identity = {**asdict(recipe), **asdict(recipe.objective), "groups": len(groups)}
-    del identity["objective"]
-    stored = checkpoint.load(out / "checkpoint.pt", identity)
-    if stored is not None:
-        state.restore(stored)
-    train = emphasized(groups, reachable(groups, train), recipe.choice)
-    held = judged_by(groups, held)
-    log = Log(out / "log.jsonl", state.step)
-    for step in progress(range(state.step, recipe.steps), recipe.steps - state.step, "LPA"):
-        state.step = step
-        loss = learn(state, groups, batch_rows(train, step, recipe), recipe)
-        state.step = step + 1
-        if state.step % recipe.every == 0 or state.step == recipe.steps:
-            error = held_error(state.average, groups, held)
-            log.write({"step": state.step, "loss": loss, "held_error": error})
-            if error < state.best:
-                state.best = error
-                state.chosen = {name: value.clone() for name, value in state.average.state_dict().items()}
-            checkpoint.save(out / "checkpoint.pt", identity, state.dump())
-    return export(state, out, len(train.unique()))
+    sets, videos = read_cache(*caches)
+    train, val = split_train_val(videos)
+    training = disable_unused_terms(training, sets)
+    network = add_visibility_head(init or init_network(training, sets, train), training).to(device).train()
+    train, val = oversample_ambiguous(sets, solvable(sets, train), training.oversample), selection_set(sets, val)
+    loop = make_loop(network, out, training, sets)
+
+    def loss_of(step: int, rows: Int[Tensor, "b"]) -> StepLoss:
+        loss = step_loss(network, sets, rows, step, training)
+        return StepLoss(loss, {"loss": loss.item()})
+
+    def select() -> LogRecord:
+        # Single updates are noisy, and the best of many noisy weights is a lucky one: the average is selected.
+        error = val_error(loop.averaged, sets, val)
+        if error < loop.extra["val_error"]:
+            selected = {name: value.clone() for name, value in loop.averaged.state_dict().items()}
+            loop.extra = {"val_error": error, "selected": selected}
+        return {"val_error": error}
+
+    loop.run(lambda first, end: (batch_rows(train, step, training) for step in range(first, end)), loss_of, select)
+    return export(loop, len(train.unique()))
 
 
-def export(state: State, out: Path, trained_on: int) -> Path:
-    """The selected weights with their provenance."""
-    path = out / "lpa.safetensors"
+def export(loop: TrainingLoop[LPA], trained_on: int) -> Path:
+    """Write the selected weights with their provenance."""
+    path = loop.out / "lpa.safetensors"
     # Half precision halves the file and moves weights by less than a thousandth; the statistics span many decades.
-    kept = {name: value if name in ("mean", "std") else value.half() for name, value in state.chosen.items()}
-    provenance = {"candidate_sets": trained_on, "val_error": round(state.best, 4)}
-    save_lpa(path, state.network.architecture, kept, provenance)
+    kept = {name: value if name in ("mean", "std") else value.half() for name, value in loop.extra["selected"].items()}
+    provenance = {"candidate_sets": trained_on, "val_error": round(loop.extra["val_error"], 4)}
+    save_lpa(path, loop.network.architecture, kept, provenance)
     return path

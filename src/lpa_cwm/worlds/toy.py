@@ -137,6 +137,11 @@ class ToyWorld:
     patch: int = 8
     defaults: TrackerConfig = field(default_factory=TrackerConfig)
 
+    @property
+    def response_sigma(self) -> float:
+        """Standard deviation of a response in pixels, which the training of LPA needs."""
+        return self.sigma
+
     def describe(self, frame: Float[Tensor, "3 h w"]) -> ToyFrame:
         """Fit the pose of the plane to the colors."""
         return ToyFrame(fit_plane(frame), frame[2] > (DISC_BLUE + TEXTURE_BLUE) / 2)

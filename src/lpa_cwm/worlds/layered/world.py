@@ -158,6 +158,11 @@ class LayeredMotionWorld:
     patch: int = PATCH
     defaults: TrackerConfig = DEFAULTS
 
+    @property
+    def response_sigma(self) -> float:
+        """Standard deviation of a response in pixels, which the training of LPA needs."""
+        return self.bump.sigma
+
     @classmethod
     def load(cls, weights: Path | None = None) -> "LayeredMotionWorld":
         """The world model of a weight file; of the bundled one if none is given."""

@@ -1,0 +1,202 @@
+"""The training loop of all networks: schedule, averaged weights, checkpoint, log; it resumes bit-exactly."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write, pin_settings
+from lpa_cwm.progress import progress
+
+CHECKPOINT, LOG, SETTINGS = "checkpoint.pt", "log.jsonl", "settings.json"
+"""Files of a training's folder."""
+LogRecord = dict[str, int | float | str]
+BatchT = TypeVar("BatchT")
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoss:
+    """What one step minimizes, and what the log shows of it."""
+
+    loss: Tensor
+    shown: dict[str, float]
+    """Values by name; the log has their mean over the steps between two lines."""
+
+
+@dataclass
+class TrainingLoop(Generic[NetworkT]):
+    """Trains a network; batches and losses must be functions of the step, then a resumed training ends like any other.
+
+    After every `save_every` steps, and after the last, a line is added to the log and the checkpoint is replaced.
+    """
+
+    network: NetworkT
+    optimizer: torch.optim.Optimizer
+    out: Path
+    settings: dict[str, Any]
+    """What must be the same when a training is resumed."""
+    steps: int
+    save_every: int
+    rate_factor: Callable[[int], float]
+    """Learning rate of a step, relative to that of the optimizer."""
+    max_norm: float
+    """Gradients are scaled down to this norm (Pascanu et al., 2013)."""
+    ema_rate: float | None = None
+    """Smallest rate of the averaged weights; None keeps no average."""
+    step: int = 0
+    """Steps done."""
+    cpu_seconds: float = 0.0
+    """CPU time of these steps."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further values for the checkpoint."""
+    average: AveragedModel | None = field(init=False, default=None)
+    """Exponential moving average of the weights."""
+    scheduler: LambdaLR = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.ema_rate is not None:
+            self.average = AveragedModel(self.network, multi_avg_fn=ema_update(self.ema_rate))
+        self.scheduler = LambdaLR(self.optimizer, self.rate_factor)
+
+    def run(
+        self,
+        batches: Callable[[int, int], Iterable[BatchT]],
+        loss_of: Callable[[int, BatchT], StepLoss],
+        evaluate: Callable[[], LogRecord] = dict,
+    ) -> None:
+        """Train to the last step, from the checkpoint if there is one.
+
+        `batches(first, end)` gives the batches of these steps, `loss_of(step, batch)` the loss of one, and
+        `evaluate()` further values for a line of the log.
+        """
+        self.resume()
+        log = TrainingLog(self.out / LOG, self.step)
+        shown: list[dict[str, float]] = []
+        remaining = batches(self.step, self.steps)
+        for batch in progress(remaining, self.steps - self.step, self.out.name):
+            rate = float(self.scheduler.get_last_lr()[0])
+            shown.append(self.update(batch, loss_of))
+            if self.step % self.save_every == 0 or self.step == self.steps:
+                log.write({"step": self.step, **mean_values(shown), "rate": rate, **evaluate()})
+                shown.clear()
+                save_checkpoint(self.out / CHECKPOINT, self.state_dict())
+
+    def update(self, batch: BatchT, loss_of: Callable[[int, BatchT], StepLoss]) -> dict[str, float]:
+        """One step of the optimizer, the schedule and the average."""
+        begin = time.process_time()
+        result = loss_of(self.step, batch)
+        self.optimizer.zero_grad()
+        result.loss.backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.max_norm)
+        self.optimizer.step()
+        self.scheduler.step()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        self.step += 1
+        self.cpu_seconds += time.process_time() - begin
+        return result.shown
+
+    def resume(self) -> None:
+        """Restore the checkpoint, if there is one; refuse one of other settings."""
+        # Through JSON and back, because that is how they are compared: a tuple becomes a list.
+        pin_settings(self.out / SETTINGS, json.loads(json.dumps(self.settings)))
+        state = load_checkpoint(self.out / CHECKPOINT)
+        if state is None:
+            return
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
+        self.step, self.cpu_seconds, self.extra = state["step"], state["cpu_seconds"], state["extra"]
+        # Anew, because the last step, and with it the rates of all later ones, may have changed.
+        self.scheduler = LambdaLR(self.optimizer, self.rate_factor, last_epoch=self.step - 1)
+
+    @property
+    def averaged(self) -> NetworkT:
+        """The network with averaged weights; the trained one if there is no average."""
+        return self.network if self.average is None else cast(NetworkT, self.average.module)
+
+    def parts(self) -> dict[str, Any]:
+        """Everything with a state of its own."""
+        parts = {"network": self.network, "optimizer": self.optimizer}
+        return parts if self.average is None else {**parts, "average": self.average}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Content of a checkpoint."""
+        states = {name: part.state_dict() for name, part in self.parts().items()}
+        return {**states, "step": self.step, "cpu_seconds": self.cpu_seconds, "extra": self.extra}
+
+
+def ema_update(min_rate: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
+    """EMA step with warm-up (power 3/4, as in k-diffusion's `EMAWarmup`): rate max(min_rate, (n + 1)^-0.75)."""
+
+    @torch.no_grad()
+    def update(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        rate = max(min_rate, 1 / (int(count) + 1) ** 0.75)
+        for slow, fast in zip(averaged, current, strict=True):
+            slow.lerp_(fast, rate)
+
+    return update
+
+
+def mean_values(records: Sequence[dict[str, float]]) -> LogRecord:
+    """Mean of each value."""
+    return {name: sum(record[name] for record in records) / len(records) for name in records[0]}
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replace a checkpoint; also after a crash there is the old one or the new one."""
+    with atomic_write(path) as aside:
+        torch.save(state, aside)
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def load_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The state in a checkpoint, or None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        if not {"network", "optimizer", "step", "cpu_seconds", "extra"} <= state.keys():
+            raise KeyError("entries are missing")
+    except Exception as error:  # Damaged bytes are read until something, anything, fails.
+        raise InputError(f"{path} is not a checkpoint of this training; remove it, or give another --out.") from error
+    return state
+
+
+class TrainingLog:
+    """Appends JSON lines; a resumed training first removes the lines of the steps that it repeats."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        """Keep the lines up to `step`."""
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [record for record in read_log(path) if int(record["step"]) <= step]
+        path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+    def write(self, record: LogRecord) -> None:
+        """Add a line; it must have a `step`."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def read_log(path: Path) -> list[LogRecord]:
+    """All complete lines of a log; a line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    complete = []
+    for line in path.read_text().splitlines():
+        try:
+            complete.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return complete
