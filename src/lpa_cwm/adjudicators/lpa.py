@@ -70,12 +70,12 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         self,
         local: Float[Tensor, "n m 10 32 32"],
         response: Float[Tensor, "n m 1 32 32"],
-        context: Float[Tensor, "n 6 64 64"],
+        context: Float[Tensor, "k 6 64 64"],
         statistics: Float[Tensor, "n m s"],
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n"]]:
         """Logits of the candidates, and the logarithm of the visibility factor.
 
-        There is one context per query, so that queries of different pairs may share a batch.
+        There is one context for all queries, or one per query if they are of different pairs.
         """
         n, m = statistics.shape[:2]
         scalar = (compress(statistics) - self.mean) / self.std
@@ -84,7 +84,7 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
             self.statistics_encoder(scalar.flatten(0, 1)),
         ]
         if self.visual:
-            shared = repeat(self.context_encoder(context), "n d -> (n m) d", m=m)
+            shared = repeat(self.context_encoder(context).expand(n, -1), "n d -> (n m) d", m=m)
             parts = [self.local_encoder(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
         tokens = self.set_encoder(rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n))
         logits = self.scoring_head(tokens)[..., 0]
@@ -94,8 +94,9 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
 
     def predict(self, features: CandidateFeatures) -> Judgement:
         """Weights and visibility from the features of one pair's candidates."""
-        context = features.context.expand(len(features.statistics), -1, -1, -1)
-        return to_judgement(*self.logits(features.local, features.response, context, features.statistics))
+        return to_judgement(
+            *self.logits(features.local, features.response, features.context[None], features.statistics)
+        )
 
     def forward(self, pair: Pair, candidates: Candidates) -> Judgement:
         """Judge the candidates of a frame pair."""
