@@ -1,20 +1,20 @@
-"""Any callable (pair, candidates) -> weights is an adjudicator; this one believes candidates that others agree with."""
+"""An adjudicator of your own: any callable (pair, candidates) -> Judgement; this one favors candidates that agree."""
 
 import torch
 
 import lpa_cwm as lc
+from lpa_cwm.types import Judgement
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 
 def agreement(pair, candidates):
-    """Weigh each candidate by how many of them, itself included, point within three pixels of it."""
+    """Weight each candidate by the squared number of candidates within three pixels of it."""
     near = torch.cdist(candidates.peak, candidates.peak) < 3
-    votes = near.sum(-1).float().square()
-    return votes / votes.sum(1, keepdim=True)
+    return Judgement.of(near.sum(-1).float().square())
 
 
 def main():
-    # A world whose motion is known, and whose candidates are wrong by 5 pixels under six masks in ten.
+    # The motion of this world is known; its candidates are wrong by 5 pixels under six of ten masks.
     motion = ToyMotion(shift=(0.03, 0.02))
     clip, world = toy_clip(motion, 2), ToyWorld(error=5.0, wrong=0.6)
     queries = lc.grid(2).on(clip.hw)
@@ -23,8 +23,8 @@ def main():
     for name, adjudicator in {"uniform": "uniform", "agreement": agreement}.items():
         tracks = lc.load(adjudicator, world, lc.TrackerConfig(passes=0)).track(clip, queries)
         errors[name] = (tracks.xy - truth.xy)[:, 1].norm(dim=-1).mean().item()
-        believed = tracks.support[:, 1].mean().item()
-        print(f"{name:10} mean error {errors[name]:.2f} px, believes {believed:.1f} of 10 candidates")
+        support = tracks.support[:, 1].mean().item()
+        print(f"{name:10} mean error {errors[name]:.2f} px, effective candidates {support:.1f} of 10")
     return errors
 
 

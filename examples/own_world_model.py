@@ -1,4 +1,4 @@
-"""Any object with `observe`, `imagine` and `intervene` is a world model: here, one that knows only a camera's pan."""
+"""A world model of your own: the four methods, here for a model that knows only the pan of a camera."""
 
 from dataclasses import dataclass
 
@@ -11,27 +11,32 @@ from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 
 @dataclass
 class Panning:
-    """Believes that the whole picture moves by one shift, which it finds by phase correlation."""
+    """Predicts that the whole frame moves by one shift, found by phase correlation (Kuglin & Hines 1975)."""
 
     size: int = 256
     patch: int = 8
     width: float = 2.0
+    defaults = lc.TrackerConfig()
+
+    def describe(self, frame):
+        """Once per frame: its spectrum."""
+        return torch.fft.fft2(frame.mean(0))
 
     def observe(self, source, target):
         """Once per frame pair: the shift from source to target, in pixels."""
-        spectrum = torch.fft.fft2(target.mean(0)) * torch.fft.fft2(source.mean(0)).conj()
+        spectrum = target * source.conj()
         peak = torch.fft.ifft2(spectrum / spectrum.abs().clamp(min=1e-9)).real.flatten().argmax()
         shift = torch.stack((peak % self.size, peak // self.size))
         return torch.where(shift > self.size // 2, shift - self.size, shift).float()
 
     def imagine(self, scene, hidden):
-        """Once per mask: the pixels where something is predicted; elsewhere the target itself is seen."""
+        """Once per mask: the hidden pixels, in which the target is predicted."""
         side = self.size // self.patch
         patches = hidden.view(-1, side, side)
         return patches.repeat_interleave(self.patch, 1).repeat_interleave(self.patch, 2)
 
     def intervene(self, scene, factual, xy):
-        """Per query: how the prediction changes when a spot of light is added at the query."""
+        """Per query: the change of the prediction when a Gaussian bump is added at the query."""
         offset = pixel_centers((self.size, self.size)) - (xy + scene)[:, None, None]
         spot = 0.2 * (-offset.square().sum(-1) / (2 * self.width**2)).exp()
         change = spot[:, None] * factual[None]

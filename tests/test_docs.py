@@ -62,19 +62,19 @@ def small_clip():
     return {"clip": toy_clip(ToyMotion(shift=(0.02, 0.0)), 2)}
 
 
-def panning_predictor():
-    """For the page on own world models: a predictor that copies, and a spot."""
+def copying_predictor():
+    """For the page on own world models: a predictor that copies the source, and a perturbation."""
 
-    def predict(source, target, mask):
-        open_patches = mask.view(32, 32).repeat_interleave(8, 0).repeat_interleave(8, 1)
-        return torch.where(open_patches, source, target)
+    def predict(source, target, hidden):
+        patches = hidden.view(-1, 32, 32).repeat_interleave(8, 1).repeat_interleave(8, 2)
+        return torch.where(patches[:, None], source, target)
 
-    def spot(point):
-        field = torch.zeros(3, 256, 256)
-        field[:, int(point[1]), int(point[0])] = 0.5
-        return field
+    def perturb(source, point):
+        changed = source.clone()
+        changed[:, int(point[1]), int(point[0])] += 0.5
+        return changed
 
-    return {"predict": predict, "spot": spot, **small_clip()}
+    return {"predict": predict, "perturb": perturb, **small_clip()}
 
 
 def still_flow():
@@ -88,8 +88,8 @@ def still_flow():
 
 GIVEN = {
     "docs/metrics.md": tracks_of_a_video,
-    "docs/rivals.md": still_flow,
-    "docs/tutorials/own_world_model.md": panning_predictor,
+    "docs/baselines.md": still_flow,
+    "docs/tutorials/own_world_model.md": copying_predictor,
     "docs/tutorials/score_my_tracker.md": tensors_of_a_video,
 }
 """What a page takes for granted."""
@@ -134,7 +134,7 @@ def test_docstrings_show_what_happens(module):
     assert result.failed == 0
 
 
-def test_the_shells_docstring_runs():
+def test_the_docstring_of_torchmetrics_runs():
     pytest.importorskip("torchmetrics", reason="the extra `torchmetrics` is not installed")
     text = ast.get_docstring(ast.parse((SOURCE / "torchmetrics.py").read_text()))
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
