@@ -23,7 +23,8 @@ from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/lpa_cwm"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")), *DOCS]
 FENCE = re.compile(r"(<!-- not run: .+? -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -254,7 +255,7 @@ def test_the_papers_figures_are_those_of_the_report():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text().split("nav:")[-1]
     listed = set(re.findall(r": ([\w/]+\.md)$", navigation, re.MULTILINE))
-    assert listed == {str(path.relative_to(ROOT / "docs")) for path in PAGES[1:]}
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in DOCS}
 
 
 @pytest.mark.slow
