@@ -1,6 +1,6 @@
 """Score a tracker of your own under CMC: read TAP-Vid videos, write one .npz per video, run `lpa-cwm eval score`.
 
-The tracker here follows the brightest pixel; it knows nothing of this package and neither needs yours.
+The tracker here follows the brightest pixel. It does not use this package, and yours need not use it either.
 """
 
 import pickle
@@ -25,7 +25,7 @@ def brightest(video, start):
 
 
 def write_predictions(data, out):
-    """What a tracker in any language has to do."""
+    """The part that a tracker in any language has to do."""
     out.mkdir(parents=True)
     for name, annotated in pickle.loads(data.read_bytes()).items():
         start = int((~annotated["occluded"][0]).argmax())
@@ -34,7 +34,7 @@ def write_predictions(data, out):
 
 
 def make_data(path, videos=3, frames=8, side=64):
-    """Stand-in for tapvid_davis.pkl: a bright pixel that drifts over a dark, noisy background."""
+    """Synthetic data in the format of tapvid_davis.pkl: a bright pixel drifts over a dark, noisy background."""
     rng = np.random.default_rng(0)
     content = {}
     for index in range(videos):

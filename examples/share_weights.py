@@ -1,4 +1,4 @@
-"""Save trained networks with their configuration, load them anywhere, and track with what was loaded."""
+"""Save trained networks with their configuration, load them again and track with them."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 def main(folder=None):
     folder = Path(folder or tempfile.mkdtemp())
-    # In place of these two: an adjudicator and a world model of your own training.
+    # Replace these two by an adjudicator and a world model that you trained.
     adjudicator, network = lc.LPA(), lc.LayeredMotionWorld.load().network
 
     adjudicator.save_pretrained(folder / "my-lpa")  # or adjudicator.push_to_hub("you/my-lpa")

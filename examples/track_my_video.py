@@ -1,4 +1,4 @@
-"""Follow three points through a video, save where they went, and draw them.
+"""Track three points through a video, save the tracks and draw them.
 
 python examples/track_my_video.py clip.mp4
 """

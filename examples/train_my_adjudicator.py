@@ -1,7 +1,7 @@
-"""Evidence, training, audit, predictions, scores, report: the whole way of an adjudicator in a minute, on a toy world.
+"""Train an adjudicator on a toy world in a minute: candidates, training, audit, predictions, scores, report.
 
-Each step is one command of `lpa-cwm`, called here with the words that one would type. With a data set of your own and
-`--world compact` the same steps make an adjudicator for real videos: see docs/tutorials/train_my_adjudicator.md.
+Each step is one command of `lpa-cwm`. With a data set of your own and `--world compact` the same steps train an
+adjudicator for real videos: see docs/tutorials/train_my_adjudicator.md.
 """
 
 import pickle
@@ -37,7 +37,7 @@ def write_videos(path, names, tracks=6, frames=3):
 
 def main(folder=None, videos=12, steps=60):
     folder = Path(folder or tempfile.mkdtemp())
-    evidence, weights, runs = (str(folder / name) for name in ("evidence", "lpa", "runs"))
+    cache, weights, runs = (str(folder / name) for name in ("cache", "lpa", "runs"))
     train = write_videos(folder / "train.pkl", [f"toy{index}" for index in range(17, 17 + videos)])
     test = write_videos(folder / "test.pkl", ["other"], tracks=3)
 
@@ -47,7 +47,7 @@ def main(folder=None, videos=12, steps=60):
             "cache",
             train,
             "--out",
-            evidence,
+            cache,
             "--world",
             "toy",
             "--pairs",
@@ -59,9 +59,9 @@ def main(folder=None, videos=12, steps=60):
             "2",
         ]
     )
-    lpa_cwm(["train", "lpa", evidence, "--out", weights, "--steps", str(steps), "--save-every", "20", "--batch", "8"])
+    lpa_cwm(["train", "lpa", cache, "--out", weights, "--steps", str(steps), "--save-every", "20", "--batch", "8"])
     learned = f"{weights}/lpa.safetensors"
-    lpa_cwm(["eval", "audit", evidence, "--weights", learned])
+    lpa_cwm(["eval", "audit", cache, "--weights", learned])
     for method in ("uniform", "lpa"):
         out = f"{runs}/{method}"
         chosen = ["--adjudicator", method, "--weights", learned]
