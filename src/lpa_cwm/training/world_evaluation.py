@@ -18,7 +18,7 @@ from lpa_cwm.synth.pairs import Example, PairSource
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.render import source_positions
-from lpa_cwm.worlds.layered.world import LayeredFactual, LayeredMotionWorld, LayeredScene
+from lpa_cwm.worlds.layered.world import LayeredMotionFactual, LayeredMotionScene, LayeredMotionWorld
 
 MIN_MOTION = 2.0
 """Points that move less than this, in pixels, are not evaluated."""
@@ -74,7 +74,9 @@ class ErrorAccumulator:
         return result | {"motion": motion, "visibility": (shown + 1 - gone) / 2, "points": float(seen.sum())}
 
 
-def hidden_error(world: LayeredMotionWorld, scene: LayeredScene, factual: LayeredFactual) -> tuple[float, float]:
+def hidden_error(
+    world: LayeredMotionWorld, scene: LayeredMotionScene, factual: LayeredMotionFactual
+) -> tuple[float, float]:
     """Mean squared error on hidden pixels, of the prediction and of a copy of the source."""
     hidden = factual.hidden_pixels[:, None]
     errors = []
@@ -84,7 +86,7 @@ def hidden_error(world: LayeredMotionWorld, scene: LayeredScene, factual: Layere
 
 
 def stage_errors(
-    scene: LayeredScene, factual: LayeredFactual, points: EvaluationPoints, hw: tuple[int, int]
+    scene: LayeredMotionScene, factual: LayeredMotionFactual, points: EvaluationPoints, hw: tuple[int, int]
 ) -> dict[str, Tensor]:
     """Errors of the motion at the points' endpoints if all later stages chose best: a lower bound per stage."""
     column, row = index_of(points.end, hw).unbind(-1)
@@ -103,8 +105,8 @@ def stage_errors(
 
 def tracking_errors(
     world: LayeredMotionWorld,
-    scene: LayeredScene,
-    factual: LayeredFactual,
+    scene: LayeredMotionScene,
+    factual: LayeredMotionFactual,
     points: EvaluationPoints,
     config: TrackerConfig,
 ) -> dict[str, Tensor]:

@@ -115,7 +115,7 @@ def visible_pixels(visible: Int[Tensor, "b n"], hw: HW) -> Bool[Tensor, "b h w"]
 
 
 @dataclass(frozen=True, slots=True)
-class LayeredScene:
+class LayeredMotionScene:
     """A target frame, the encoded source, and the matches of all target patches."""
 
     target: Float[Tensor, "1 3 h w"]
@@ -124,7 +124,7 @@ class LayeredScene:
 
 
 @dataclass(frozen=True, slots=True)
-class LayeredFactual:
+class LayeredMotionFactual:
     """The warp mixture under each mask."""
 
     hidden: Bool[Tensor, "m p"]
@@ -137,7 +137,7 @@ class LayeredFactual:
 
 
 @dataclass
-class LayeredFrame:
+class LayeredMotionFrame:
     """A frame; it is encoded when it first serves as a source."""
 
     network: LayeredMotionNetwork
@@ -174,37 +174,39 @@ class LayeredMotionWorld:
             raise InputError(f"{path} holds no weights of the compact world model; give a file that does.") from error
         return cls(network.eval())
 
-    def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredFrame:
+    def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredMotionFrame:
         """Prepare a frame as source or target."""
         self.network.to(frame.device)
-        return LayeredFrame(self.network, frame)
+        return LayeredMotionFrame(self.network, frame)
 
     @torch.no_grad()
-    def observe(self, source: LayeredFrame, target: LayeredFrame) -> LayeredScene:
+    def observe(self, source: LayeredMotionFrame, target: LayeredMotionFrame) -> LayeredMotionScene:
         """Match every target patch by itself to the source."""
         encoding, image = source.encoding, target.image[None]
         patches = torch.arange((image.shape[-2] // PATCH) * (image.shape[-1] // PATCH), device=image.device)
         matches = match_patches(encoding.matching, image, patches[None], self.network.sizes.hypotheses)
-        return LayeredScene(image, encoding, matches)
+        return LayeredMotionScene(image, encoding, matches)
 
     @torch.no_grad()
-    def imagine(self, scene: LayeredScene, hidden: Bool[Tensor, "m p"]) -> LayeredFactual:
+    def imagine(self, scene: LayeredMotionScene, hidden: Bool[Tensor, "m p"]) -> LayeredMotionFactual:
         """Infer the warp mixture under each mask from the visible patches alone."""
         mixtures = []
         for mask in hidden:
             visible = (~mask).nonzero()[:, 0][None]
             mixtures.append(self.network.infer(scene.source, scene.matches.select(visible), scene.target, visible))
-        return LayeredFactual(hidden, concat_mixtures(mixtures))
+        return LayeredMotionFactual(hidden, concat_mixtures(mixtures))
 
     @torch.no_grad()
-    def predict(self, scene: LayeredScene, factual: LayeredFactual) -> Float[Tensor, "m 3 h w"]:
+    def predict(self, scene: LayeredMotionScene, factual: LayeredMotionFactual) -> Float[Tensor, "m 3 h w"]:
         """The predicted target under each mask; visible patches are copied from the target."""
         source = scene.source.image.expand(len(factual.hidden), -1, -1, -1)
         rendered = render(source, factual.mixture)
         return torch.where(factual.hidden_pixels[:, None], rendered, scene.target)
 
     @torch.no_grad()
-    def intervene(self, scene: LayeredScene, factual: LayeredFactual, xy: Float[Tensor, "n 2"]) -> Responses:
+    def intervene(
+        self, scene: LayeredMotionScene, factual: LayeredMotionFactual, xy: Float[Tensor, "n 2"]
+    ) -> Responses:
         """The bump at each point, carried by the factual warps and mixture weights (controlled direct effect)."""
         return warp_bump(self.bump, factual.mixture, factual.hidden, xy)
 
