@@ -7,8 +7,17 @@ import torch
 
 from lpa_cwm.adjudicators.features import STATISTICS, STRENGTH
 from lpa_cwm.cli.main import main
-from lpa_cwm.evaluation.audit import ORACLE, audit, gap_closed, mean_by_video, n_correct_histogram, top1_hits
-from lpa_cwm.report.audit import audit_table, describe_histogram, draw_audit
+from lpa_cwm.evaluation.audit import (
+    ORACLE,
+    audit_sets,
+    audit_table,
+    describe_histogram,
+    draw_audit,
+    gap_closed,
+    mean_by_video,
+    n_correct_histogram,
+    top1_hits,
+)
 from lpa_cwm.training.feature_cache import CandidateSets
 from lpa_cwm.types import Judgement
 
@@ -41,7 +50,7 @@ SHARP = Judgement.of(torch.tensor([[0.8, 0.2, 0.0], [0.0, 0.6, 0.4], [0.0, 1.0, 
 
 
 def test_figures_by_hand():
-    stats = audit(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
+    stats = audit_sets(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
     assert stats["uniform"].error.value == pytest.approx(4)
     assert stats[ORACLE].error.value == 0
     # Video a: 0.6 and 1.2 pixels; video b: 9 pixels; the two videos count alike.
@@ -61,14 +70,14 @@ def test_visibility_is_that_of_the_weighted_candidates():
     strong = torch.zeros(3, 3, STATISTICS)
     # The best candidates of two groups answer, so the oracle sees those; their mean is too weak.
     strong[0, 0, STRENGTH] = strong[1, 1, STRENGTH] = 0.12
-    stats = audit(replace(EXAMPLE, statistics=strong), VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
+    stats = audit_sets(replace(EXAMPLE, statistics=strong), VIDEOS, {"uniform": UNIFORM, "lpa": SHARP})
     assert [stats[name].visible.value for name in ("uniform", "lpa", ORACLE)] == pytest.approx([0, 0.5, 0.5])
     assert replace(EXAMPLE, statistics=strong).strength[0].tolist() == pytest.approx([0.12, 0, 0])
 
 
 def test_the_visibility_factor_changes_nothing_but_visibility():
     strong = torch.full((3, 3, STATISTICS), 0.04)
-    stats = audit(
+    stats = audit_sets(
         replace(EXAMPLE, statistics=strong),
         VIDEOS,
         {"lpa": SHARP, "more": replace(SHARP, visibility=torch.full((3,), 1.5))},
@@ -99,7 +108,7 @@ def test_videos_are_averaged_each_for_itself():
 
 
 def test_the_table_and_the_figure_show_every_adjudicator(tmp_path):
-    stats = audit(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "apa": SHARP, "lpa": SHARP})
+    stats = audit_sets(EXAMPLE, VIDEOS, {"uniform": UNIFORM, "apa": SHARP, "lpa": SHARP})
     text = audit_table(stats)
     assert [line.split("|")[1].strip() for line in text.splitlines()[2:]] == ["uniform", "apa", "lpa", ORACLE]
     draw_audit(stats, tmp_path / "audit.svg")

@@ -7,7 +7,7 @@ from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.explain import explain
-from lpa_cwm.report.explain import open_patches
+from lpa_cwm.report.explain import show_visible_patches
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
@@ -23,7 +23,7 @@ def test_it_ends_where_the_tracker_ends():
     assert explained.weights.tolist() == [0.25] * 4
     torch.testing.assert_close(explained.distributions.sum((1, 2)), torch.ones(3))
     assert len(explained.response) == len(explained.peak) == 4
-    shown = (open_patches(explained, 0) != 0.5).any(0).float().mean().item()
+    shown = (show_visible_patches(explained, 0) != 0.5).any(0).float().mean().item()
     assert shown == pytest.approx(7 / 64, abs=0.02)
 
 

@@ -82,7 +82,7 @@ def scores(method, dataset="tapvid_davis", **notes):
         (scores("raft"), "RAFT"),
         (scores("kl-only"), "KL only"),
         (scores("kl-and-best (again)"), "KL + best-candidate supervision"),
-        (scores("no-answer"), None),
+        (scores("no-decoded"), None),
         (scores("raft-small"), None),
         (scores("dis"), None),
     ],

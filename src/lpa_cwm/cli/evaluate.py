@@ -31,7 +31,6 @@ from lpa_cwm.cli.options import (
     WorldOption,
 )
 from lpa_cwm.config import ADJUDICATORS
-from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:
     from lpa_cwm.metrics import Scores
@@ -297,39 +296,18 @@ class Audit(JsonOption):
 
     def run(self) -> None:
         """Weigh, summarize, draw."""
-        import torch
-
-        from lpa_cwm.adjudicators.lpa import load_lpa
-        from lpa_cwm.evaluation.audit import audit, n_correct_histogram
+        from lpa_cwm.evaluation.audit import audit, audit_table, describe_histogram, draw_audit
         from lpa_cwm.metrics.comparison import plain
-        from lpa_cwm.registry import bundled_lpa
-        from lpa_cwm.report.audit import audit_table, describe_histogram, draw_audit
-        from lpa_cwm.training.feature_cache import read_cache
-        from lpa_cwm.training.lpa import predict_sets
-        from lpa_cwm.types import Judgement
 
-        groups, videos = read_cache(self.cache)
-        seen = groups.visible_rows
-        rows = seen if self.within is None else seen[groups.min_error[seen] <= self.within]
-        if not len(rows):
-            raise InputError(f"No group of {self.cache} can be audited; give visible points, or a wider --within.")
-        groups, videos = groups.select(rows), [videos[row] for row in rows.tolist()]
-        given = {
-            "uniform": Judgement.of(torch.ones_like(groups.apa_weights)),
-            "apa": Judgement.of(groups.apa_weights),
-            "lpa": predict_sets(load_lpa(self.weights or bundled_lpa()), groups, torch.arange(len(groups))),
-        }
-        beliefs, right = audit(groups, videos, given), n_correct_histogram(groups)
+        result = audit(self.cache, self.weights, self.within)
         if self.out:
-            draw_audit(beliefs, self.out)
+            draw_audit(result.stats, self.out)
         if self.json:
-            counted = {"groups": len(groups), "videos": len(set(videos)), "right": right}
-            counted["written"] = self.out and str(self.out)
-            print(json.dumps(counted | {"beliefs": {name: plain(asdict(belief)) for name, belief in beliefs.items()}}))
+            print(json.dumps(plain(asdict(result)) | {"written": self.out and str(self.out)}))
             return
-        print(f"{len(groups)} groups of {len(set(videos))} videos")
-        print(audit_table(beliefs))
-        print(describe_histogram(right))
+        print(f"{result.sets} candidate sets of {result.videos} videos")
+        print(audit_table(result.stats))
+        print(describe_histogram(result.n_correct))
         if self.out:
             print(self.out)
 

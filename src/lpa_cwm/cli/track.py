@@ -168,7 +168,7 @@ class Explain(JsonOption):
         from lpa_cwm.bundled import bundled_clip
         from lpa_cwm.explain import explain
         from lpa_cwm.io.video import read
-        from lpa_cwm.report.explain import draw
+        from lpa_cwm.report.explain import draw_explanation
 
         name, device = self.model.adjudicator_name(), self.model.on()
         require("matplotlib", "report")
@@ -181,7 +181,7 @@ class Explain(JsonOption):
             )
         tracker = registry.load_cwm(name, device=device, **self.model.names(), **self.expert.given())
         explanation = explain(tracker, clip, query, self.target)
-        draw(explanation, self.out)
+        draw_explanation(explanation, self.out)
         print(json.dumps(plain(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out)
 
 

@@ -1,7 +1,8 @@
-"""Mechanism audit: how adjudicators weigh cached candidates whose true endpoints are known."""
+"""Mechanism audit: how adjudicators weigh cached candidates whose true endpoints are known, as table and figure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,8 +10,13 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lpa_cwm.adjudicators.lpa import load_lpa
+from lpa_cwm.errors import InputError, need
+from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.summary import Estimate, estimates
-from lpa_cwm.training.feature_cache import CandidateSets
+from lpa_cwm.registry import bundled_lpa
+from lpa_cwm.training.feature_cache import CandidateSets, read_cache
+from lpa_cwm.training.lpa import predict_sets
 from lpa_cwm.training.objective import VISIBILITY_THRESHOLD, endpoint_error
 from lpa_cwm.types import Judgement
 
@@ -18,6 +24,8 @@ ORACLE = "best of M"
 """Name of the adjudicator that knows the best candidate."""
 CORRECT_PX = 4.0
 """Endpoint error in pixels below which a candidate is correct, the threshold of CTS4."""
+COLORS = {"uniform": "#8c8c8c", "apa": "#3f7fbf", "lpa": "#d1495b", ORACLE: "#2a9d6f"}
+HEADER = ("adjudicator", "error, px", "top-1 hit, %", "effective support", "correct, %", "visible, %", "gap closed")
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,38 @@ class AdjudicatorStats:
     """Rate at which the tracker's rule calls the point, which is visible, visible."""
     by_rank: list[Estimate]
     """Mean weight of the candidate of each true rank, best first."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """Statistics of the adjudicators on one cache."""
+
+    sets: int
+    """Candidate sets."""
+    videos: int
+    n_correct: list[int]
+    """Number of sets with 0, 1, ..., M correct candidates."""
+    stats: dict[str, AdjudicatorStats]
+
+
+def audit(cache: Path, weights: Path | None = None, within: float | None = None) -> AuditResult:
+    """Compare uniform, APA, LPA and the oracle on the visible points of a cache.
+
+    With `within`, only sets in which a candidate comes within this many pixels of the truth are used.
+    """
+    sets, videos = read_cache(cache)
+    rows = sets.visible_rows
+    rows = rows if within is None else rows[sets.min_error[rows] <= within]
+    if not len(rows):
+        raise InputError(f"No set of {cache} can be audited; give visible points, or a wider --within.")
+    sets, videos = sets.select(rows), [videos[row] for row in rows.tolist()]
+    judgements = {
+        "uniform": Judgement.of(torch.ones_like(sets.apa_weights)),
+        "apa": Judgement.of(sets.apa_weights),
+        "lpa": predict_sets(load_lpa(weights or bundled_lpa()), sets, torch.arange(len(sets))),
+    }
+    stats = audit_sets(sets, videos, judgements)
+    return AuditResult(len(sets), len(set(videos)), n_correct_histogram(sets), stats)
 
 
 def true_ranks(errors: Float[Tensor, "g m"]) -> Int[Tensor, "g m"]:
@@ -58,7 +98,9 @@ def mean_by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.n
     return (einsum(member, values, "g v, g k -> v k") / member.sum(0)[:, None]).double().numpy()
 
 
-def audit(sets: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement]) -> dict[str, AdjudicatorStats]:
+def audit_sets(
+    sets: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement]
+) -> dict[str, AdjudicatorStats]:
     """Statistics of several adjudicators, and of the oracle."""
     oracle = torch.nn.functional.one_hot(sets.errors.argmin(1), sets.peak.shape[1]).to(sets.peak)
     every = {**judgements, ORACLE: Judgement.of(oracle)}
@@ -94,3 +136,64 @@ def gap_closed(stats: Mapping[str, AdjudicatorStats], name: str, reference: str 
     """Fraction of the error gap between the reference and the oracle that an adjudicator closes."""
     start, end = stats[reference].error.value, stats[ORACLE].error.value
     return (start - stats[name].error.value) / (start - end)
+
+
+def interval(estimate: Estimate, digits: int = 2, scale: int = 1) -> str:
+    """A value with its confidence interval."""
+    value, low, high = (f"{scale * number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def audit_table(stats: Mapping[str, AdjudicatorStats]) -> str:
+    """All statistics as a Markdown table."""
+    rows = [markdown_row(HEADER), "|---" * len(HEADER) + "|"]
+    for name, one in stats.items():
+        percentages = (interval(value, 1, 100) for value in (one.correct, one.visible))
+        cells = name, interval(one.error), interval(one.hit, 1, 100), interval(one.support), *percentages
+        rows.append(markdown_row((*cells, f"{gap_closed(stats, name):.0%}")))
+    return "\n".join(rows)
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """One row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def describe_histogram(counts: list[int]) -> str:
+    """A sentence on how many sets have no, some, or only correct candidates."""
+    none, *some, every = (count / sum(counts) for count in counts)
+    return (
+        f"Candidates within {CORRECT_PX:g} px: none in {none:.1%} of the candidate sets, some in {sum(some):.1%}, "
+        f"all {len(counts) - 1} in {every:.1%}."
+    )
+
+
+def draw_audit(stats: Mapping[str, AdjudicatorStats], path: Path) -> None:
+    """Bars of the endpoint error, and curves of weight against true rank with 95 % video-bootstrap intervals."""
+    need("matplotlib", "report")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for place, (name, one) in enumerate(stats.items()):
+        error = one.error
+        low, high = error.value - error.low, error.high - error.value
+        color = COLORS.get(name, "#555555")
+        left.bar(place, error.value, yerr=[[low], [high]], color=color, capsize=4, width=0.65)
+        left.annotate(f"{error.value:.2f}", (place, error.high), ha="center", va="bottom", fontsize=9)
+        if name != ORACLE:
+            numbers = range(1, len(one.by_rank) + 1)
+            label = f"{name}, {one.hit.value:.0%}"
+            right.plot(numbers, [e.value for e in one.by_rank], "o-", color=color, label=label, markersize=4)
+            bounds = [e.low for e in one.by_rank], [e.high for e in one.by_rank]
+            right.fill_between(numbers, *bounds, color=color, alpha=0.18, linewidth=0)
+    left.set_xticks(range(len(stats)), list(stats))
+    left.set_ylabel("endpoint error of the weighted endpoint, px")
+    right.set_xlabel("true rank of the candidate")
+    right.set_ylabel("weight")
+    right.legend(frameon=False, title="best candidate has the largest weight in")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(y=0.12)
+    with atomic_write(path) as aside:
+        figure.savefig(aside, dpi=160)

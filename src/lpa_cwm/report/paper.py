@@ -20,11 +20,11 @@ ABLATIONS = {
     "lpa-standard": "LPA + Std.",
     "no-interaction": "w/o candidate-set interaction",
     "response-and-scalars": "Response + scalar cues only",
-    "no-sight": None,
+    "no-visibility-head": None,
     "kl-only": "KL only",
     "kl-and-coordinate": "KL + coordinate supervision",
     "kl-and-best": "KL + best-candidate supervision",
-    "no-answer": None,
+    "no-decoded": None,
     "paper-objective": "Full objective",
 }
 """Row of each variant of `lpa-cwm eval ablate`; None for variants that the paper does not have."""
