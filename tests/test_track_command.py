@@ -4,7 +4,9 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,7 +41,10 @@ def test_points_in_tracks_and_overlay_out(clip, tmp_path, capsys):
 
 def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
     run("track", clip, "--grid", 2, "--dry-run", "--json", "--save", tmp_path / "t.csv")
-    assert json.loads(capsys.readouterr().out)["targets"] == 8
+    cost = json.loads(capsys.readouterr().out)
+    assert cost["targets"] == 8
+    assert cost["seconds"] > 0
+    assert cost["peak_bytes"] > 2**20
     assert not (tmp_path / "t.csv").exists()
 
 
@@ -47,11 +52,21 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
     ("arguments", "said"),
     [
         (["--points", "64,3@0"], "not inside"),
-        (["--points", "nan,3@0"], "not inside"),
+        (["--points", "nan,3@0"], "x,y@frame"),
         (["--points", "4,3@3"], "frames 0 to 2"),
         (["--points", "4;3"], "x,y@frame"),
         (["--points", "4,3@0", "--grid", "2"], "one of them"),
         (["--grid", "0"], "from 1 to"),
+        (["--grid", "2", "--spacing", "9"], "one of them"),
+        (["--start", "2"], "at least two"),
+        (["--start", "1", "--points", "4,3@0"], "not among the frames used"),
+        (["--stride", "2", "--grid", "1", "--frame", "1"], "not among the frames used"),
+        (["--points", "4,3@0", "--frame", "1"], "is for grids"),
+        (["--points", "absent.csv"], "absent.csv cannot be read"),
+        (["--points", "٤,3@0"], "x,y@frame"),
+        (["--format", "coco"], "must end in .json"),
+        (["--save", "t.h5"], "HDF5 needs pandas and tables"),
+        (["--tracker", "static", "--world", "toy"], "does not take --world"),
         (["--tracker", "nonsense"], "not a known"),
         (["--world", "nonsense"], "not a known world model"),
         (["--adjudicator", "lpa", "--weights", "absent.safetensors"], "no LPA weights"),
@@ -68,6 +83,158 @@ def test_bad_input_is_a_sentence_and_exit_code_2(clip, tmp_path, capsys, monkeyp
     assert said in error
     assert len(error.strip().splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"clip.mkv"}
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+QUICK = ("--adjudicator", "uniform", "--masks", 1)
+
+
+def test_a_part_of_the_frames_keeps_the_clips_numbers_and_times(clip, tmp_path):
+    run("track", clip, *QUICK, "--points", "20,20@0", "--stride", 2, "--save", tmp_path / "t.csv")
+    rows = rows_of(tmp_path / "t.csv")
+    assert [row["frame"] for row in rows] == ["0", "2"]
+    assert [float(row["time"]) for row in rows] == pytest.approx([0, 2 / 12], abs=1e-3)
+    run("track", clip, *QUICK, "--grid", 1, "--start", 1, "--end", 3, "--save", tmp_path / "u.csv")
+    assert [row["frame"] for row in rows_of(tmp_path / "u.csv")] == ["1", "2"]
+
+
+def test_points_come_from_files(clip, tmp_path):
+    (tmp_path / "p.csv").write_text("x,y,frame\n20,20,0\n21,22,1\n")
+    (tmp_path / "p.json").write_text(json.dumps({"points": [{"x": 30, "y": 30, "frame": 1}, [5, 6]]}))
+    run("track", clip, *QUICK, "--points", tmp_path / "p.csv", tmp_path / "p.json", "9,9", "--save", tmp_path / "t.csv")
+    firsts = {row["track"]: (float(row["x"]), float(row["y"])) for row in reversed(rows_of(tmp_path / "t.csv"))}
+    assert firsts == {"0": (20, 20), "1": (21, 22), "2": (30, 30), "3": (5, 6), "4": (9, 9)}
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "{}", '[{"x": 1}]', "[[1e99, 2]]", "[[NaN, 2]]", "[" * 10**5])
+def test_tables_that_hold_no_points_are_refused(clip, tmp_path, capsys, text):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        run("track", clip, "--points", tmp_path / "p.json", "--save", tmp_path / "t.csv")
+    assert stop.value.code == 2
+    assert "is not a table of points" in capsys.readouterr().err
+
+
+def test_a_grid_by_spacing_in_any_frame(clip, tmp_path):
+    run("track", clip, *QUICK, "--spacing", 30, "--frame", 1, "--save", tmp_path / "t.csv")
+    rows = rows_of(tmp_path / "t.csv")
+    assert {row["frame"] for row in rows} == {"1", "2"}
+    starts = [(float(row["x"]), float(row["y"])) for row in rows if row["frame"] == "1"]
+    assert starts == [(17, 17), (47, 17), (17, 47), (47, 47)]
+
+
+def test_without_outputs_files_beside_the_clip_are_chosen_and_said(clip, tmp_path, capsys):
+    run("track", clip, *QUICK, "--grid", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"clip.mkv", "clip.tracks.csv", "clip.tracks.mp4"}
+    said = capsys.readouterr()
+    assert str(tmp_path / "clip.tracks.mp4") in said.out
+    assert "neither --out nor --save" in said.err
+
+
+def test_the_bundled_clips_files_go_to_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("track", *QUICK, "--grid", 1, "--end", 3)
+    assert {path.name for path in tmp_path.iterdir()} == {"toy.tracks.csv", "toy.tracks.mp4"}
+
+
+def test_several_clips_and_folders_in_one_call(clip, tmp_path, capsys):
+    folder = tmp_path / "more"
+    folder.mkdir()
+    for name in ("a.mp4", "b.mp4"):
+        write(folder / name, list(read(clip).frames), 12.0)
+    run("track", clip, folder, *QUICK, "--grid", 1, "--json")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(line["written"][0]).name for line in lines] == ["clip.tracks.csv", "a.tracks.csv", "b.tracks.csv"]
+    with pytest.raises(SystemExit):
+        run("track", clip, folder, "--save", tmp_path / "t.csv")
+    assert "cannot be written to one file" in capsys.readouterr().err
+
+
+def test_an_interrupt_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch):
+    from lpa_cwm.tracker import OnlineTracker
+
+    step = OnlineTracker.step
+
+    def interrupted(self, frame):
+        if self.time == 2:
+            raise KeyboardInterrupt
+        return step(self, frame)
+
+    monkeypatch.setattr(OnlineTracker, "step", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        run("track", clip, *QUICK, "--grid", 1, "--save", tmp_path / "t.csv")
+    assert stop.value.code == 130
+    assert "stopped after 2 of 3 frames" in capsys.readouterr().err
+    assert [row["frame"] for row in rows_of(tmp_path / "t.csv")] == ["0", "1"]
+
+
+def test_the_stream_gives_what_tracking_gives(clip, tmp_path):
+    from lpa_cwm import registry
+    from lpa_cwm.types import Grid
+    from lpa_cwm.video_tracking import PointOptions, prepare_job, track_video
+
+    tracker = registry.load_cwm("uniform", "toy", masks=2)
+    tracks, done = track_video(tracker, prepare_job(clip, PointOptions(grid=2, frame=1), "toy"))
+    expected = tracker.track(read(clip), Grid(2, frame=1))
+    assert done == 3
+    torch.testing.assert_close(tracks.xy, expected.xy, equal_nan=True)
+    assert torch.equal(tracks.visible, expected.visible)
+
+
+def test_formats_of_other_programs(clip, tmp_path):
+    def saved(name, *options):
+        run("track", clip, *QUICK, "--points", "20,30@1", "9,9@0", "--save", tmp_path / name, *options)
+        return tmp_path / name
+
+    arrays = np.load(saved("t.npz", "--format", "tapvid"))
+    assert arrays["tracks"].shape == (2, 3, 2)
+    assert arrays["query_points"].tolist() == [[1, 30, 20], [0, 9, 9]]
+    assert arrays["occluded"][0, 0]
+    assert set(np.load(saved("u.npz"))) >= {"xy", "visible", "frame"}
+    coco = json.loads(saved("t.json", "--format", "coco").read_text())
+    assert coco["annotations"][0]["keypoints"][:3] == [0, 0, 0]
+    assert coco["annotations"][1]["keypoints"][:3] == [20, 30, 2]
+    assert coco["images"][0]["width"] == 64
+    own = json.loads(saved("u.json").read_text())
+    assert own["tracks"][0]["points"][0]["frame"] == 1
+    lines = saved("t.csv", "--format", "deeplabcut").read_text().splitlines()
+    assert lines[1] == "bodyparts,point0,point0,point0,point1,point1,point1"
+    assert lines[2] == "coords,x,y,likelihood,x,y,likelihood"
+    assert lines[3].startswith("0,,,0.000,9.000,9.000,1.000")
+
+
+@pytest.mark.parametrize("name", ["o.gif", "o.webm", "o.mp4"])
+def test_overlays_by_suffix_and_style(clip, tmp_path, name):
+    style = ["--dot-size", 5, "--tail", 2, "--numbers", "--color-by", "confidence", "--side-by-side", "--scale", 2]
+    run("track", clip, *QUICK, "--grid", 2, "--out", tmp_path / name, *style)
+    assert len(read(tmp_path / name)) == 3
+    assert read(tmp_path / name).hw == (128, 256)
+
+
+def test_sound_is_kept(clip, tmp_path):
+    import av
+
+    path = tmp_path / "loud.mp4"
+    with av.open(str(path), "w") as container:
+        picture, sound = container.add_stream("libx264", rate=12), container.add_stream("aac", rate=44100)
+        picture.width = picture.height = 64
+        picture.pix_fmt = "yuv420p"
+        for index in range(12):
+            pixels = np.full((64, 64, 3), 20 * index, np.uint8)
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(picture.encode())
+        wave = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        wave.sample_rate = 44100
+        container.mux(sound.encode(wave))
+        container.mux(sound.encode())
+    run("track", path, *QUICK, "--grid", 1, "--start", 3, "--end", 9, "--out", tmp_path / "o.mp4")
+    with av.open(str(tmp_path / "o.mp4")) as made:
+        seconds = made.streams.audio[0].duration * made.streams.audio[0].time_base
+        assert 0.3 < seconds < 0.7
+    assert len(read(tmp_path / "o.mp4")) == 6
 
 
 @pytest.mark.parametrize("content", [b"", b"not a video"])

@@ -34,7 +34,7 @@ def test_npz_round_trip(tracks, tmp_path):
 
 
 def test_other_formats_are_refused_and_nothing_is_written(tracks, tmp_path):
-    with pytest.raises(InputError, match=r"\.csv or \.npz"):
+    with pytest.raises(InputError, match=r"must end in \.csv, \.json"):
         tracks.save(tmp_path / "tracks.txt")
     assert not list(tmp_path.iterdir())
 

@@ -118,7 +118,7 @@ class Tracks:
         return cls(xy, visible)
 
     def save(self, path: Path | str) -> None:
-        """Write `.npz` (arrays by name) or `.csv` (a row per point and frame)."""
+        """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays by name) or `.h5` (DeepLabCut)."""
         from lpa_cwm.io.tracks import save
 
         save(self, Path(path))
@@ -134,9 +134,9 @@ class Tracks:
 
     def overlay(self, clip: Clip, tail: int = 12) -> Iterator[UInt8[Tensor, "3 h w"]]:
         """The clip's frames with the tracks drawn on them."""
-        from lpa_cwm.io.tracks import overlay
+        from lpa_cwm.io.overlay import OverlayStyle, overlay
 
-        return overlay(self, clip, tail)
+        return overlay(self, clip, OverlayStyle(tail=tail))
 
 
 @dataclass(frozen=True, slots=True)

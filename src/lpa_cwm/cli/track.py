@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import Positional
 
@@ -23,125 +23,154 @@ from lpa_cwm.cli.options import (
     Text,
     integer,
     out_file,
+    real,
 )
 from lpa_cwm.errors import InputError, require
 
 if TYPE_CHECKING:
     from lpa_cwm.explain import Explanation
     from lpa_cwm.protocols import Tracker
-    from lpa_cwm.types import Clip, Queries, Tracks
+    from lpa_cwm.types import Tracks
+    from lpa_cwm.video_tracking import VideoJob
 
-FALLBACK_GRID = 8
+
+@dataclass(frozen=True, kw_only=True)
+class OverlayOptions:
+    """How tracks are drawn."""
+
+    dot_size: Annotated[float, real(1.0, 1000.0)] | None = None
+    """Diameter of a dot, in pixels of the clip; by default from the frame's size."""
+    tail: Annotated[int, integer(0, 100_000)] = 12
+    """Frames that a tail reaches back."""
+    numbers: bool = False
+    """Write each track's number beside its dot."""
+    color_by: Literal["track", "confidence"] = "track"
+    """A color for each track, or from red (unsure) to green (sure)."""
+    side_by_side: bool = False
+    """Show the clip itself to the left."""
+    scale: Annotated[int, integer(1, 8)] = 1
+    """Enlargement of the clip's own size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Track(JsonOption):
-    """Follow points through a video and save where they went."""
+    """Follow points through videos and save where they went."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm track clip.mp4 --points 120,80@0 200,140@12 --out overlay.mp4 --save tracks.csv"
-    clip: Annotated[InPath | None, Positional] = None
-    """A video file or a folder of pictures; without it, the bundled clip."""
+    clips: Annotated[tuple[InPath, ...], Positional] = ()
+    """Video files, folders of videos, or folders of pictures; without any, the bundled clip."""
     points: tuple[Text, ...] = ()
-    """Points to follow, each x,y@frame in the clip's pixels, for example 120,80@0."""
-    grid: Annotated[int, integer(1, 1000)] | None = None
-    """Follow a grid of this many points a side, from the first frame on."""
-    out: Annotated[Path, out_file(".mp4", ".mkv", ".mov")] | None = None
-    """Write the video with the tracks drawn on it."""
-    save: Annotated[Path, out_file(".csv", ".npz", ".rrd")] | None = None
-    """Write the tracks as .csv, .npz, or a recording for the rerun viewer (.rrd)."""
+    """Points x,y@frame in the clip's pixels, for example 120,80@0; or .csv and .json files with x, y and frame."""
+    grid: Annotated[int, integer(1, 300)] | None = None
+    """A grid of this many points a side; 8 if nothing is given."""
+    spacing: Annotated[float, real(1.0, 1e5)] | None = None
+    """A grid with this distance between points, in pixels."""
+    frame: Frame | None = None
+    """Frame of the grid; the first one used if not given."""
+    start: Frame = 0
+    """First frame used."""
+    end: Frame | None = None
+    """Frame before which to stop."""
+    stride: Annotated[int, integer(1, 100_000)] = 1
+    """Use every N-th frame."""
+    out: Annotated[Path, out_file(".mp4", ".mkv", ".mov", ".webm", ".gif")] | None = None
+    """Write the video with the tracks drawn on it; sound is kept but in .webm and .gif."""
+    save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".rrd")] | None = None
+    """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), or a recording for the rerun viewer (.rrd)."""
+    format: Literal["tapvid", "coco", "deeplabcut"] | None = None
+    """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), deeplabcut (.csv, .h5)."""
     dry_run: bool = False
-    """Print what it would cost, and stop."""
+    """Print predictions, seconds on this machine and memory, and stop; one frame pair is tracked to time it."""
+    overlay: OverlayOptions = field(default_factory=OverlayOptions)
+    """How tracks are drawn."""
     model: MethodOptions = field(default_factory=MethodOptions)
     """World model, adjudicator and device."""
     expert: ExpertOptions = field(default_factory=ExpertOptions)
     """Settings of our tracker; the defaults are the world model's own."""
 
     def run(self) -> None:
-        """Read, track, write."""
-        if self.save and self.save.suffix == ".rrd":
-            require("rerun", extra="rerun")
+        """Check everything, then track and write one clip after the other."""
         name, device = self.model.method(), self.model.on()
         self.model.refuse_ignored(self.expert.given())
-        clip = self.read()
-        queries = self.queries(clip)
+        self.check_outputs()
+        jobs = self.jobs()
         tracker = self.load(name, device)
-        if self.dry_run:
-            self.print_cost(tracker, clip, queries)
-            return
-        tracks = tracker.track(clip, queries)
-        self.write(clip, tracks)
-        self.report(clip, tracks)
+        for job in jobs:
+            if self.dry_run:
+                self.print_cost(tracker, job)
+            else:
+                self.track(tracker, job)
 
-    def read(self) -> "Clip":
-        from lpa_cwm.bundled import bundled_clip
-        from lpa_cwm.io.video import read
+    def check_outputs(self) -> None:
+        """Refuse formats that cannot be written here."""
+        from lpa_cwm.io.tracks import require_hdf5, writer_of
 
-        return read(self.clip) if self.clip else bundled_clip(self.model.world)
+        if self.format and not self.save:
+            raise InputError("--format says how --save is written, which was not given.")
+        if self.save and self.save.suffix.lower() == ".rrd":
+            if self.format:
+                raise InputError(f"Recordings have no format {self.format}; leave out --format.")
+            require("rerun", extra="rerun")
+        elif self.save:
+            writer_of(self.save, self.format)
+        if self.save and self.save.suffix.lower() == ".h5":
+            require_hdf5()
 
-    def queries(self, clip: "Clip") -> "Queries":
-        """Points as given, or a grid."""
-        from lpa_cwm.tracker import validate_queries
-        from lpa_cwm.types import Grid
+    def jobs(self) -> "list[VideoJob]":
+        """All clips with their points; every one is opened before any is tracked."""
+        from lpa_cwm.io.overlay import OverlayStyle
+        from lpa_cwm.video_tracking import PointOptions, clip_paths, default_outputs, prepare_job
 
-        if self.points and self.grid is not None:
-            raise InputError("Both --points and --grid were given; give one of them.")
-        if self.points:
-            return validate_queries(clip, parse_points(self.points))
-        return validate_queries(clip, Grid(FALLBACK_GRID if self.grid is None else self.grid))
+        names = ("points", "grid", "spacing", "frame", "start", "end", "stride")
+        options = PointOptions(**{name: getattr(self, name) for name in names})
+        paths = clip_paths(self.clips) or [None]
+        if len(paths) > 1 and (self.out or self.save):
+            raise InputError(f"{len(paths)} clips cannot be written to one file; leave out --out and --save.")
+        jobs = []
+        for path in paths:
+            job = replace(prepare_job(path, options, self.model.world), style=OverlayStyle(**asdict(self.overlay)))
+            out, save = (self.out, self.save) if self.out or self.save else default_outputs(path, job.clip.name)
+            jobs.append(replace(job, out=out, save=save, form=self.format))
+        return jobs
 
     def load(self, name: str, device: str) -> "Tracker":
+        """Our tracker or a baseline."""
         from lpa_cwm import registry
 
         if self.model.tracker is not None:
             return registry.load(name, device=device)
-        names = self.model.names()
-        return registry.load(name, quiet=self.json, device=device, **names, **self.expert.given())
+        return registry.load(name, device=device, **self.model.names(), **self.expert.given())
 
-    def write(self, clip: "Clip", tracks: "Tracks") -> None:
-        from lpa_cwm.io import rerun
-        from lpa_cwm.io.video import write
+    def track(self, tracker: "Tracker", job: "VideoJob") -> None:
+        """Track one clip and write its files; after Ctrl-C what was tracked is written."""
+        from lpa_cwm.video_tracking import track_video
 
-        if self.save and self.save.suffix == ".rrd":
-            rerun.save(self.save, clip, tracks)
-        elif self.save:
-            tracks.save(self.save)
-        if self.out:
-            write(self.out, tracks.overlay(clip), clip.fps)
+        tracks, done = track_video(tracker, job, quiet=self.json)
+        written = job.write(tracks)
+        self.report(job, tracks, written)
+        if done < len(job.clip):
+            files = " and ".join(str(path) for path in written)
+            print(f"lpa-cwm: stopped after {done} of {len(job.clip)} frames; they are in {files}.", file=sys.stderr)
+            raise SystemExit(130)
+        if not (self.out or self.save):
+            print("lpa-cwm: neither --out nor --save was given; these files were chosen.", file=sys.stderr)
 
-    def print_cost(self, tracker: "Tracker", clip: "Clip", queries: "Queries") -> None:
+    def print_cost(self, tracker: "Tracker", job: "VideoJob") -> None:
+        """What a clip would cost."""
         from lpa_cwm.cost import estimate_cost
 
-        cost = estimate_cost(tracker, clip, queries)
+        cost = estimate_cost(tracker, job.clip, job.queries)
         print(json.dumps(asdict(cost)) if self.json else cost.text())
 
-    def report(self, clip: "Clip", tracks: "Tracks") -> None:
+    def report(self, job: "VideoJob", tracks: "Tracks", written: list[Path]) -> None:
         """Say what was done and where it is."""
         seen = tracks.visible.sum().item() / max(1, (~tracks.xy[..., 0].isnan()).sum().item())
-        written = [str(path) for path in (self.save, self.out) if path]
+        count, frames, files = len(tracks.xy), len(job.clip), [str(path) for path in written]
         if self.json:
-            print(json.dumps({"tracks": len(tracks.xy), "frames": len(clip), "visible": seen, "written": written}))
+            print(json.dumps({"tracks": count, "frames": frames, "visible": seen, "written": files}))
             return
-        print(f"{len(tracks.xy)} points through {len(clip)} frames of {clip.name}, visible {seen:.0%} of the time")
-        for path in written:
-            print(path)
-
-
-def parse_points(points: tuple[str, ...]) -> "Queries":
-    """x,y@frame (frame 0 when left out) to queries."""
-    import torch
-
-    from lpa_cwm.types import Queries
-
-    xy, frames = [], []
-    for point in points:
-        place, _, frame = point.partition("@")
-        try:
-            x, y = (float(number) for number in place.split(","))
-            frames.append(int(frame or 0))
-        except ValueError as error:
-            raise InputError(f"The point {point!r} is not of the form x,y@frame, for example 120,80@0.") from error
-        xy.append((x, y))
-    return Queries(torch.tensor(xy), torch.tensor(frames))
+        print(f"{count} points through {frames} frames of {job.clip.name}, visible {seen:.0%} of the time")
+        print("\n".join(files))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +196,14 @@ class Explain(JsonOption):
         from lpa_cwm import registry
         from lpa_cwm.bundled import bundled_clip
         from lpa_cwm.explain import explain
+        from lpa_cwm.io.points import read_points
         from lpa_cwm.io.video import read
         from lpa_cwm.report.explain import draw_explanation
 
         name, device = self.model.adjudicator_name(), self.model.on()
         require("matplotlib", "report")
         clip = read(self.clip) if self.clip else bundled_clip(self.model.world)
-        query = parse_points((self.point,))
+        query = read_points((self.point,))
         if not int(query.frame[0]) < self.target < len(clip):
             raise InputError(
                 f"The target frame is {self.target}; it must come after the point's frame {int(query.frame[0])} "

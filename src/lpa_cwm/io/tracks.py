@@ -1,48 +1,204 @@
-"""Tracks as files and as pictures."""
+"""Tracks as files: tables, arrays, and the formats of other programs."""
 
 import csv
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
-from torch import Tensor
+import torch
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.overlay import draw_tracks
-from lpa_cwm.types import Clip, Tracks
+from lpa_cwm.geometry import HW
+from lpa_cwm.types import Tracks
+
+SCORER = "lpa-cwm"
+"""Who made the labels, in DeepLabCut's files."""
 
 
-def save(tracks: Tracks, path: Path) -> None:
-    """Write tracks in the format that the suffix names."""
-    writers = {".npz": to_npz, ".csv": to_csv}
-    if path.suffix not in writers:
-        raise InputError(f"Cannot save tracks as {path.name!r}; the name must end in .csv or .npz.")
-    writers[path.suffix](tracks, path)
+@dataclass(frozen=True, slots=True)
+class TrackSource:
+    """The video that tracks are of: its frame numbers, rate, size and name, as far as they are known."""
+
+    frames: Sequence[int] | None = None
+    fps: float | None = None
+    hw: HW | None = None
+    name: str = "clip"
+
+    def number(self, index: int) -> int:
+        """The clip's number of a frame."""
+        return index if self.frames is None else self.frames[index]
+
+    def time(self, index: int) -> float | None:
+        """Seconds from the clip's start."""
+        return None if self.fps is None else self.number(index) / self.fps
 
 
-def to_npz(tracks: Tracks, path: Path) -> None:
+def save(tracks: Tracks, path: Path, source: TrackSource | None = None, form: str | None = None) -> None:
+    """Write tracks in a format: that of the suffix, or `tapvid` (.npz), `coco` (.json), `deeplabcut` (.csv, .h5)."""
+    writer_of(path, form)(tracks, path, source or TrackSource())
+
+
+def writer_of(path: Path, form: str | None = None) -> Callable[[Tracks, Path, TrackSource], None]:
+    """What writes a format; refused if the suffix does not fit."""
+    suffix = path.suffix.lower()
+    if form is None:
+        if suffix not in WRITERS:
+            *most, last = WRITERS
+            raise InputError(f"Cannot save tracks as {path.name!r}; the name must end in {', '.join(most)} or {last}.")
+        return WRITERS[suffix]
+    if (form, suffix) not in FORMS:
+        fit = [ending for name, ending in FORMS if name == form]
+        raise InputError(f"Cannot save tracks as {path.name!r} in the format {form}; the name must end in {fit[0]}.")
+    return FORMS[form, suffix]
+
+
+def to_npz(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
     """All fields that are known, as arrays."""
+    arrays = {name: value.cpu().numpy() for name, value in tracks.known().items()}
+    if source and source.frames is not None:
+        arrays["frame"] = np.asarray(source.frames)
+    _write_arrays(path, arrays)
+
+
+def _write_arrays(path: Path, arrays: dict[str, Any]) -> None:
     with atomic_write(path) as aside, aside.open("wb") as file:
-        arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in tracks.known().items()}
         np.savez_compressed(file, **arrays)
 
 
-def to_csv(tracks: Tracks, path: Path) -> None:
+def to_csv(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
     """A row per point and frame from its query on."""
-    extras = {name: values for name, values in tracks.known().items() if name not in ("xy", "visible")}
+    rows = table(tracks, source or TrackSource())
     with atomic_write(path) as aside, aside.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["track", "frame", "x", "y", "visible", *extras])
-        for track, frame in (~tracks.xy[..., 0].isnan()).nonzero().tolist():
-            x, y = tracks.xy[track, frame].tolist()
-            more = [f"{values[track, frame].item():.4g}" for values in extras.values()]
-            table.writerow([track, frame, f"{x:.3f}", f"{y:.3f}", int(tracks.visible[track, frame]), *more])
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["track", "frame", "x", "y", "visible"])
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _shown(name, value) for name, value in row.items()})
 
 
-def overlay(tracks: Tracks, clip: Clip, tail: int = 12) -> Iterator[UInt8[Tensor, "3 h w"]]:
-    """The clip's frames with the tracks drawn on them."""
-    for frame in range(len(clip)):
-        yield draw_tracks(clip[frame], tracks.xy[:, : frame + 1], tracks.visible[:, : frame + 1], tail=tail)
+def _shown(name: str, value: float | int) -> str:
+    return str(int(value)) if name in ("track", "frame", "visible") else f"{value:{PRECISION.get(name, '.4g')}}"
+
+
+PRECISION = {"x": ".3f", "y": ".3f", "time": ".4f"}
+
+
+def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
+    """A row per point and frame from its query on; a column `time` in seconds where the rate is known."""
+    known = {name: value.cpu() for name, value in tracks.known().items()}
+    xy, visible = known.pop("xy"), known.pop("visible")
+    rows = []
+    for track, frame in (~xy[..., 0].isnan()).nonzero().tolist():
+        time = source.time(frame)
+        place = {"track": track, "frame": source.number(frame), **({} if time is None else {"time": time})}
+        x, y = xy[track, frame].tolist()
+        extras = {name: values[track, frame].item() for name, values in known.items()}
+        rows.append({**place, "x": x, "y": y, "visible": bool(visible[track, frame]), **extras})
+    return rows
+
+
+def to_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """An object per track with its points; numbers that are not known are null."""
+    found: list[dict[str, Any]] = [{"track": number, "points": []} for number in range(len(tracks.xy))]
+    for row in table(tracks, source):
+        point = {name: value if value == value else None for name, value in row.items() if name != "track"}
+        found[int(row["track"])]["points"].append(point)
+    _write_json(path, {"clip": source.name, "fps": source.fps, "size": source.hw and source.hw[::-1], "tracks": found})
+
+
+def _write_json(path: Path, held: dict[str, Any]) -> None:
+    with atomic_write(path) as aside:
+        aside.write_text(json.dumps(held, indent=1))
+
+
+def queries_of(tracks: Tracks) -> np.ndarray:
+    """The first known frame of each track."""
+    return (~tracks.xy[..., 0].isnan()).int().argmax(1).cpu().numpy()
+
+
+def to_tapvid(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """TAP-Vid's arrays in the clip's pixels: tracks [n t 2], occluded [n t], query_points [n 3] as t, y, x."""
+    first = queries_of(tracks)
+    xy = tracks.xy.cpu().numpy()
+    start = xy[np.arange(len(xy)), first]
+    known = np.where(np.isnan(xy), start[:, None], xy)
+    points = np.stack([first, start[:, 1], start[:, 0]], axis=1)
+    occluded = ~tracks.visible.cpu().numpy()
+    _write_arrays(path, {"tracks": known.astype(np.float32), "occluded": occluded, "query_points": points})
+
+
+def to_coco(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """COCO keypoints: an image per frame, one annotation with all points; v is 2 visible, 1 hidden, 0 not tracked."""
+    height, width = source.hw or (0, 0)
+    count, frames = tracks.visible.shape
+    images, annotations = [], []
+    for index in range(frames):
+        number, known = source.number(index), ~tracks.xy[:, index, 0].isnan()
+        file = f"{source.name}/{number:06d}.jpg"
+        images.append({"id": number, "file_name": file, "width": width, "height": height})
+        state = torch.where(known, 1 + tracks.visible[:, index].int(), 0)
+        xy = tracks.xy[:, index].nan_to_num(0.0)
+        points = [value for (x, y), v in zip(xy.tolist(), state.tolist(), strict=True) for value in (x, y, v)]
+        annotation = {"id": index + 1, "image_id": number, "category_id": 1, "keypoints": points, "iscrowd": 0}
+        annotations.append(annotation | {"num_keypoints": int(known.sum())})
+    category = {"id": 1, "name": "points", "keypoints": [f"point{row}" for row in range(count)], "skeleton": []}
+    _write_json(path, {"images": images, "annotations": annotations, "categories": [category]})
+
+
+def deeplabcut_columns(tracks: Tracks) -> tuple[list[tuple[str, str, str]], np.ndarray]:
+    """Columns (scorer, bodypart, coordinate) and a row per frame: x, y and likelihood of each point."""
+    parts = [f"point{row}" for row in range(len(tracks.xy))]
+    columns = [(SCORER, part, name) for part in parts for name in ("x", "y", "likelihood")]
+    confidence = tracks.known().get("confidence", tracks.visible.float())
+    values = torch.cat([tracks.xy, confidence[..., None].to(tracks.xy)], dim=-1)
+    return columns, values.transpose(0, 1).flatten(1).cpu().numpy()
+
+
+def to_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """DeepLabCut's table with its three header rows."""
+    columns, values = deeplabcut_columns(tracks)
+    with atomic_write(path) as aside, aside.open("w", newline="") as file:
+        writer = csv.writer(file)
+        for level, name in enumerate(("scorer", "bodyparts", "coords")):
+            writer.writerow([name, *(column[level] for column in columns)])
+        for index, row in enumerate(values.tolist()):
+            writer.writerow([source.number(index), *("" if value != value else f"{value:.3f}" for value in row)])
+
+
+def to_deeplabcut_h5(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """DeepLabCut's HDF5 file; needs pandas and tables."""
+    require_hdf5()
+    import pandas
+
+    columns, values = deeplabcut_columns(tracks)
+    names = pandas.MultiIndex.from_tuples(columns, names=["scorer", "bodyparts", "coords"])
+    index = [source.number(row) for row in range(len(values))]
+    with atomic_write(path) as aside:
+        pandas.DataFrame(values, index=index, columns=names).to_hdf(aside, key="df_with_missing", mode="w")
+
+
+def require_hdf5() -> None:
+    """Refuse to write HDF5 without the packages for it."""
+    try:
+        import pandas  # noqa: F401
+        import tables  # noqa: F401
+    except ImportError as error:
+        raise InputError("HDF5 needs pandas and tables: pip install pandas tables; or save a .csv.") from error
+
+
+WRITERS: dict[str, Callable[[Tracks, Path, TrackSource], None]] = {
+    ".csv": to_csv,
+    ".json": to_json,
+    ".npz": to_npz,
+    ".h5": to_deeplabcut_h5,
+}
+FORMS: dict[tuple[str, str], Callable[[Tracks, Path, TrackSource], None]] = {
+    ("tapvid", ".npz"): to_tapvid,
+    ("coco", ".json"): to_coco,
+    ("deeplabcut", ".csv"): to_deeplabcut_csv,
+    ("deeplabcut", ".h5"): to_deeplabcut_h5,
+}
+"""Formats that a suffix does not tell."""

@@ -66,7 +66,7 @@ def write(path: Path | str, frames: Iterable[Tensor], fps: float) -> None:
                 raise InputError(
                     f"Frame {number} is {list(frame.shape)} and frame 0 {list(first.shape)}; make them equal."
                 )
-            container.mux(stream.encode(_even(frame)))
+            container.mux(stream.encode(even_frame(frame)))
         container.mux(stream.encode())
 
 
@@ -255,7 +255,7 @@ def _create(path: Path) -> OutputContainer:
         raise InputError(f"FFmpeg knows no container for {path.suffix!r}; expected a name ending in .mp4.") from error
 
 
-def _even(frame: UInt8[Tensor, "3 h w"]) -> VideoFrame:
+def even_frame(frame: UInt8[Tensor, "3 h w"]) -> VideoFrame:
     """A frame padded to even sizes, which 4:2:0 chroma subsampling needs."""
     height, width = frame.shape[-2:]
     pixels = rearrange(frame, "c h w -> h w c").cpu().numpy()

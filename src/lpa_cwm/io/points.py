@@ -1,0 +1,141 @@
+"""Points to track: words of a command line, tables, grids; and the frames of a clip that are used."""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import HW
+from lpa_cwm.types import Clip, Queries
+
+POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?", re.ASCII)
+MOST_POINTS = 100_000
+MOST_BYTES = 64 * 2**20
+"""Of a file of points."""
+
+
+def read_points(words: Sequence[str]) -> Queries:
+    """Points from words x,y@frame (frame 0 when left out) and from .csv and .json files, in the order given."""
+    found: list[tuple[float, float, int]] = []
+    for word in words:
+        kind = Path(word).suffix.lower()
+        if kind in (".csv", ".json"):
+            found += _table(Path(word), _rows_of_csv if kind == ".csv" else _rows_of_json)
+        else:
+            found.append(parse_point(word))
+    if len(found) > MOST_POINTS:
+        raise InputError(f"{len(found)} points were given; at most {MOST_POINTS} can be tracked at once.")
+    return Queries(torch.tensor([row[:2] for row in found]).view(-1, 2), torch.tensor([row[2] for row in found]))
+
+
+def parse_point(word: str) -> tuple[float, float, int]:
+    """x, y and frame of one word."""
+    match = POINT.fullmatch(word)
+    try:
+        if match:
+            return float(match[1]), float(match[2]), int((match[3] or "@0")[1:])
+    except ValueError:
+        pass
+    raise InputError(
+        f"The point {word!r} is not of the form x,y@frame, for example 120,80@0, nor a .csv or .json file."
+    )
+
+
+def _table(path: Path, rows_of: Any) -> list[tuple[float, float, int]]:
+    """The rows of a file, each with x, y and, if it has one, a frame."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is larger than {MOST_BYTES >> 20} MB; expected a table of points.")
+        rows = rows_of(path.read_text())
+        return [_point(row, number) for number, row in enumerate(rows)]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); expected a table of points.") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is not a table of points ({error}); expected columns x, y and frame, or a list of such objects."
+        ) from error
+
+
+def _rows_of_csv(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _rows_of_json(text: str) -> list[Any]:
+    held = json.loads(text)
+    return held["points"] if isinstance(held, dict) else held
+
+
+def _point(row: Any, number: int) -> tuple[float, float, int]:
+    x, y, frame = (row["x"], row["y"], row.get("frame") or 0) if isinstance(row, dict) else (*row, 0)[:3]
+    point = float(x), float(y), int(frame)
+    # NaN is smaller than nothing; the clip's own size is checked where it is known.
+    if not (abs(point[0]) < 1e6 and abs(point[1]) < 1e6 and 0 <= point[2] < 10**9):
+        raise ValueError(f"row {number} is {x}, {y}, {frame}")
+    return point
+
+
+def spaced_grid(hw: HW, spacing: float, frame: int = 0) -> Queries:
+    """A grid of points at a distance in pixels, centered in the frame."""
+    axes = []
+    for side in hw:
+        count = max(1, int(side // spacing))
+        axes.append((side - (count - 1) * spacing) / 2 + spacing * torch.arange(count))
+    if len(axes[0]) * len(axes[1]) > MOST_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MOST_POINTS} points; give a wider --spacing.")
+    y, x = torch.meshgrid(*axes, indexing="ij")
+    xy = torch.stack([x, y], -1).reshape(-1, 2).float()
+    return Queries(xy, torch.full((len(xy),), frame))
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedFrames:
+    """Some frames of a clip by their numbers."""
+
+    clip: Clip
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        return self.clip[self.numbers[index]]
+
+
+def frame_range(clip: Clip, start: int = 0, end: int | None = None, stride: int = 1) -> range:
+    """Frame numbers from `start` to before `end`, every `stride`-th; refused if fewer than two remain."""
+    numbers = range(start, len(clip) if end is None else min(end, len(clip)), stride)
+    if len(numbers) < 2:
+        raise InputError(
+            f"Frames {start} to {len(clip) if end is None else end} of {clip.name}, which has {len(clip)}, at stride "
+            f"{stride} are {len(numbers)}; tracking needs at least two: change --start, --end or --stride."
+        )
+    return numbers
+
+
+def select_frames(clip: Clip, numbers: range) -> Clip:
+    """The clip with these frames only."""
+    if numbers == range(len(clip)):
+        return clip
+    return Clip(SelectedFrames(clip, numbers), clip.name, clip.fps / numbers.step)
+
+
+def renumber(queries: Queries, numbers: range) -> Queries:
+    """Queries given by the clip's frame numbers, for the selected frames."""
+    frames: Iterable[int] = queries.frame.tolist()
+    for frame in frames:
+        if frame not in numbers:
+            raise InputError(
+                f"A point is given in frame {frame}, which is not among the frames used, {numbers[0]} to {numbers[-1]}"
+                f"{f' at stride {numbers.step}' if numbers.step > 1 else ''}; give a frame that is."
+            )
+    return Queries(queries.xy, torch.tensor([numbers.index(frame) for frame in frames]))

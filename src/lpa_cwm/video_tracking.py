@@ -1,0 +1,153 @@
+"""One's own videos: open clips, track them so that an interrupt keeps what is done, and write the results."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import torch
+
+from lpa_cwm.bundled import bundled_clip
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import data_files
+from lpa_cwm.io import rerun
+from lpa_cwm.io.export import VIDEO_SUFFIXES, write_video
+from lpa_cwm.io.overlay import OverlayStyle, overlay
+from lpa_cwm.io.points import frame_range, read_points, renumber, select_frames, spaced_grid
+from lpa_cwm.io.tracks import TrackSource, save
+from lpa_cwm.io.video import PICTURES, read
+from lpa_cwm.progress import progress
+from lpa_cwm.protocols import Tracker
+from lpa_cwm.tracker import CwmTracker, FrameEstimate, validate_queries
+from lpa_cwm.types import Clip, Grid, Queries, Tracks
+
+FALLBACK_GRID = 8
+"""Points a side where neither points nor a grid were given."""
+VIDEOS = frozenset({*VIDEO_SUFFIXES, ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv"})
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """Which points are tracked, and in which frames."""
+
+    points: Sequence[str] = ()
+    """Words x,y@frame, and .csv or .json files."""
+    grid: int | None = None
+    """Points a side."""
+    spacing: float | None = None
+    """Distance of a grid's points, in pixels."""
+    frame: int | None = None
+    """Frame of the grid."""
+    start: int = 0
+    end: int | None = None
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("points", "grid", "spacing") if getattr(self, name) not in (None, ())]
+        if len(given) > 1:
+            raise InputError(f"Both --{given[0]} and --{given[1]} were given; give one of them.")
+        if self.points and self.frame is not None:
+            raise InputError("--frame is for grids; give the frame of a point as in 120,80@12.")
+
+    def queries(self, clip: Clip) -> Queries:
+        """Queries in frame numbers of the clip."""
+        frame = self.start if self.frame is None else self.frame
+        if self.points:
+            return read_points(self.points)
+        if self.spacing is not None:
+            return spaced_grid(clip.hw, self.spacing, frame)
+        return Grid(self.grid or FALLBACK_GRID, frame).on(clip.hw)
+
+
+@dataclass(frozen=True)
+class VideoJob:
+    """A clip with its points and the files to write."""
+
+    clip: Clip
+    """The frames that are used."""
+    queries: Queries
+    numbers: range
+    """Numbers of the frames in the whole clip."""
+    fps: float
+    """Of the whole clip."""
+    path: Path | None = None
+    """Where the clip is; None for the bundled one."""
+    out: Path | None = None
+    """Video with the tracks drawn on it."""
+    save: Path | None = None
+    """Table, arrays or recording."""
+    form: str | None = None
+    style: OverlayStyle = field(default_factory=OverlayStyle)
+
+    def source(self) -> TrackSource:
+        """What files say about the clip."""
+        return TrackSource(list(self.numbers), self.fps, self.clip.hw, self.clip.name)
+
+    def write(self, tracks: Tracks) -> list[Path]:
+        """Write the files and return their paths."""
+        if self.save and self.save.suffix.lower() == ".rrd":
+            rerun.save(self.save, self.clip, tracks)
+        elif self.save:
+            save(tracks, self.save, self.source(), self.form)
+        if self.out:
+            # Sound fits frames at the clip's own pace only.
+            sound = self.path if self.numbers.step == 1 else None
+            start = self.numbers[0] / self.fps
+            write_video(self.out, overlay(tracks, self.clip, self.style), self.clip.fps, sound, start)
+        return [path for path in (self.save, self.out) if path]
+
+
+def clip_paths(given: Sequence[Path]) -> list[Path]:
+    """Video files and folders of pictures; a folder of videos stands for all of them."""
+    found = []
+    for path in given:
+        inside = data_files(path) if path.is_dir() else []
+        videos = [one for one in inside if one.suffix.lower() in VIDEOS and one.is_file()]
+        pictures = any(one.suffix.lower() in PICTURES for one in inside)
+        found += [path] if pictures or not videos else [one for one in videos if ".tracks" not in one.suffixes]
+    return found
+
+
+def prepare_job(path: Path | None, options: PointOptions, world: str) -> VideoJob:
+    """Open a clip, or the bundled one, and check its points."""
+    whole = bundled_clip(world) if path is None else read(path)
+    numbers = frame_range(whole, options.start, options.end, options.stride)
+    clip = select_frames(whole, numbers)
+    queries = renumber(validate_queries(whole, options.queries(whole)), numbers)
+    return VideoJob(clip, validate_queries(clip, queries), numbers, whole.fps, path)
+
+
+def default_outputs(path: Path | None, name: str) -> tuple[Path, Path]:
+    """`<clip>.tracks.mp4` and `.csv` beside the clip; in the current folder if that cannot be written to."""
+    folder = Path() if path is None else path.absolute().parent
+    if path is None or not os.access(folder, os.W_OK | os.X_OK):
+        folder = Path()
+    stem = name if path is None else path.stem
+    return folder / f"{stem}.tracks.mp4", folder / f"{stem}.tracks.csv"
+
+
+def track_video(tracker: Tracker, job: VideoJob, quiet: bool = True) -> tuple[Tracks, int]:
+    """Tracks, and the number of frames done: fewer than all if our tracker was interrupted after a frame."""
+    total = len(job.clip)
+    if not isinstance(tracker, CwmTracker):
+        return tracker.track(job.clip, job.queries), total
+    done: list[FrameEstimate] = []
+    try:
+        stream = tracker.stream(_frames(job.clip), job.queries, job.clip.name)
+        done.extend(progress(stream, total, job.clip.name, quiet))
+    except KeyboardInterrupt:
+        if len(done) <= int(job.queries.frame.min()) + 1:
+            raise
+    return _joined(done, total), len(done)
+
+
+def _frames(clip: Clip) -> Iterator[torch.Tensor]:
+    return (clip[index] for index in range(len(clip)))
+
+
+def _joined(done: list[FrameEstimate], total: int) -> Tracks:
+    """Tracks through all frames; nowhere in those that were not reached."""
+    missing = [FrameEstimate.empty(len(done[-1].visible))] * (total - len(done))
+    estimates = [one.extended(len(done[-1].visible)) for one in done] + missing
+    names = [entry.name for entry in fields(FrameEstimate)]
+    return Tracks(**{name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names})
