@@ -21,7 +21,7 @@ from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Grid, Pair, Queries
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from evidence_reference import reference
+from features_reference import reference
 
 QUERIES = 32
 

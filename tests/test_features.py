@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dense_candidates import dense_candidates
-from evidence_reference import reference
+from features_reference import reference
 from lpa_cwm.adjudicators import features
 from lpa_cwm.responses import Responses
 from lpa_cwm.types import Pair
