@@ -417,5 +417,5 @@ def test_an_audit_may_keep_to_groups_that_can_be_answered(folder, capsys):
     assert whole["groups"] == len(groups)
     assert part["groups"] == (groups.min_error <= middle).sum().item()
     with pytest.raises(SystemExit):
-        main(["eval", "audit", str(folder), "--within", "-1"])
+        main(["eval", "audit", str(folder), "--within", "0"])
     assert "wider --within" in capsys.readouterr().err
