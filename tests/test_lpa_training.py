@@ -414,8 +414,8 @@ def test_an_audit_may_keep_to_groups_that_can_be_answered(folder, capsys):
     main(["eval", "audit", str(folder), "--json"])
     main(["eval", "audit", str(folder), "--json", "--within", str(middle)])
     whole, part = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert whole["groups"] == len(groups)
-    assert part["groups"] == (groups.min_error <= middle).sum().item()
+    assert whole["sets"] == len(groups)
+    assert part["sets"] == (groups.min_error <= middle).sum().item()
     with pytest.raises(SystemExit):
         main(["eval", "audit", str(folder), "--within", "0"])
     assert "wider --within" in capsys.readouterr().err
