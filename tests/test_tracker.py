@@ -6,7 +6,7 @@ import torch
 from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.cost import cost
+from lpa_cwm.cost import estimate_cost
 from lpa_cwm.errors import InputError
 from lpa_cwm.registry import load
 from lpa_cwm.tracker import CwmTracker, track_many
@@ -160,7 +160,7 @@ def test_the_plan_counts_what_tracking_does():
     for method in (TrackerConfig(reevaluation="query"), TrackerConfig(reevaluation="joint"), TrackerConfig(passes=0)):
         calls.update(pairs=0, factual=0, counterfactual=0)
         CwmTracker(Counting(**SMALL), uniform, method).track(clip, POINTS)
-        price = cost(clip, POINTS, method)
+        price = estimate_cost(CwmTracker(ToyWorld(**SMALL), uniform, method), clip, POINTS)
         assert calls == {"pairs": price.pairs, "factual": price.factual, "counterfactual": price.counterfactual}
 
 
