@@ -13,8 +13,9 @@ from lpa_cwm.evaluation.methods import Method
 from lpa_cwm.io import safe_pickle
 from lpa_cwm.metrics import load_scores
 from lpa_cwm.report.paper import figures_of
-from lpa_cwm.training.feature_cache import cache
+from lpa_cwm.training.feature_cache import fill_cache
 from tapvid_files import entries, save
+from test_lpa_training import job
 
 TOY = {"world": "toy", "settings": {"masks": 2}}
 
@@ -45,10 +46,8 @@ def test_a_comparison_reads_the_data_once_and_hashes_each_video_once(tmp_path, m
 
 
 def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
-    from test_lpa_training import job
-
     data = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
-    list(cache(job(), tmp_path / "evidence"))
+    list(fill_cache(job(), tmp_path / "evidence"))
     command = ["eval", "ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
     for _ in range(2):
         main([*command, "--world", "toy", "--steps", "2", "--max-tracks", "1", "--frames", "2"])

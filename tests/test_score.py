@@ -16,7 +16,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.score import open_run, score, score_run, write_scores
 from lpa_cwm.metrics import Prediction, Truth, load_scores, measure
 from tapvid_files import entries, save
-from test_predict import Drifting, write_run
+from test_predict import Drifting, on_raster, write_run
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "real_dev.pkl"
 
@@ -33,7 +33,7 @@ def folder(tmp_path, pickled):
 
 
 def truth_of(sample):
-    return Truth(sample.truth.xy.numpy(), sample.truth.visible.numpy(), sample.queries.frame.numpy())
+    return Truth(on_raster(sample.truth.xy, sample.clip), sample.truth.visible.numpy(), sample.queries.frame.numpy())
 
 
 def test_scores_are_the_metrics_of_the_files(folder, pickled):
@@ -44,7 +44,7 @@ def test_scores_are_the_metrics_of_the_files(folder, pickled):
     for index, name in enumerate(dataset.names):
         sample = dataset[index]
         tracks = Drifting().track(sample.clip, sample.queries)
-        plain = measure(Prediction(tracks.xy.numpy(), tracks.visible.numpy()), truth_of(sample))
+        plain = measure(Prediction(on_raster(tracks.xy, sample.clip), tracks.visible.numpy()), truth_of(sample))
         for measured, value in plain.values.items():
             assert own.videos[name][measured] == pytest.approx(value, nan_ok=True)
         assert own.videos[name]["latency"] > 0
@@ -165,7 +165,7 @@ def foreign_run(parent, pickled, change):
         sample = dataset[index]
         path = parent / "foreign" / f"{name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, xy=change(sample.truth.xy.numpy()), visible=sample.truth.visible.numpy())
+        np.savez(path, xy=change(on_raster(sample.truth.xy, sample.clip)), visible=sample.truth.visible.numpy())
     return parent / "foreign"
 
 

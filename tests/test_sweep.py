@@ -25,7 +25,7 @@ class OnePair:
         self.counts = counts or ((2,),)
         self.videos = tuple(f"toy{number}" for number in range(len(self.counts)))
 
-    def of(self, video):
+    def pairs_of(self, video):
         clip = toy_clip(ToyMotion(shift=(2 / 64, 0.0)), 2, (64, 64))
         for number, count in enumerate(self.counts[video]):
             xy = torch.tensor([[20.5, 20.5], [30.5, 40.5], [40.5, 20.5], [24.5, 44.5], [34.5, 24.5]])[:count]
