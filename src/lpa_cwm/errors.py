@@ -18,7 +18,3 @@ def require(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         name = module.partition(".")[0]
         raise InputError(f'This needs {name}, which is not installed: pip install "lpa-cwm[{extra}]".') from error
-
-
-need = require
-"""Former name."""

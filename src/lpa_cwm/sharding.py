@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from lpa_cwm.errors import InputError, need
+from lpa_cwm.errors import InputError, require
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -81,7 +81,7 @@ class RayExecutor:
 
     def __call__(self, job: Job[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
         """Hand out pieces to free actors; a lost actor is restarted and its piece repeated."""
-        ray, pool = need("ray", extra="ray"), need("ray.util", extra="ray")
+        ray, pool = require("ray", extra="ray"), require("ray.util", extra="ray")
         mine = not ray.is_initialized()
         if mine:
             ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")

@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.metrics import METRICS, Measures, cmc, tapvid
 
-need("torchmetrics", extra="torchmetrics")
+require("torchmetrics", extra="torchmetrics")
 
 from torchmetrics import Metric  # noqa: E402
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.baselines.pairwise import working_size
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.geometry import inside, rescale
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
@@ -34,7 +34,7 @@ class DisFlow:
 
     def __call__(self, before: UInt8[Tensor, "b 3 h w"], after: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b 2 h w"]:
         """Flow of one pair after the other; OpenCV uses all cores for each."""
-        cv2 = need("cv2", extra="flow")
+        cv2 = require("cv2", extra="flow")
         search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
         pairs = zip(before, after, strict=True)
         flows = np.stack([search.calc(gray(cv2, first), gray(cv2, second), None) for first, second in pairs])
@@ -56,7 +56,7 @@ class LucasKanade:
 
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Follow each point into the next frame, from its query's frame to the last."""
-        cv2 = need("cv2", extra="flow")
+        cv2 = require("cv2", extra="flow")
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size)
         tracks = Tracks.at_queries(resized, asked)
         error = torch.zeros_like(tracks.xy[..., 0]).where(tracks.visible, torch.nan)

@@ -27,8 +27,10 @@ from lpa_cwm.cli.options import (
     ShardOption,
     Share,
     Steps,
+    Text,
     WorkerOptions,
     WorldOption,
+    check_method,
 )
 from lpa_cwm.config import ADJUDICATORS
 
@@ -50,7 +52,7 @@ class Predict(JsonOption):
     """A TAP-Vid pickle, a folder of them, or the csv of Kinetics with its clips beside it."""
     out: OutFolder
     """Folder of the run; it holds one configuration."""
-    name: str = ""
+    name: Text | None = None
     """Name of the row in tables; by default the method's."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that is used."""
@@ -69,7 +71,7 @@ class Predict(JsonOption):
 
         name, settings, device = self.model.method(), self.expert.given(), self.model.on()
         self.model.refuse_ignored(settings)
-        method = Method(name, device=device, settings=settings, label=self.name, **self.model.names())
+        method = Method(name, device=device, settings=settings, label=self.name or "", **self.model.names())
         workers = executor(self.parallel.executor, device, self.parallel.workers)
         selection, shard = self.selection.selection(), self.parallel.shard
         counts = predict(self.dataset, self.out, method, selection=selection, executor=workers, shard=shard)
@@ -91,7 +93,7 @@ class Score(JsonOption):
     """The data set, if it is no longer where the run found it or if another program made the predictions."""
     partial: bool = False
     """Accept a run that lacks videos, and count them as failures."""
-    name: str = ""
+    name: Text | None = None
     """Name of the row in tables; by default the run's method, or the name of the folder."""
     motion: Pixels | None = None
     """Path, in pixels of the 256 raster, from which a track is dynamic (L_motion); 4 unless given."""
@@ -113,7 +115,7 @@ class Score(JsonOption):
             selection=self.selection.selection(),
             protocol=Protocol(motion=motion, coverage=coverage),
             partial=self.partial,
-            label=self.name,
+            label=self.name or "",
         )
         path, notes = self.run_folder / "scores.json", scores[0].notes
         if self.json:
@@ -176,6 +178,7 @@ class Compare(ShardOption):
 
         device, methods = self.model.on(), []
         for name in self.methods:
+            check_method(name)
             weights = self.weights if name == "lpa" else None
             settings = self.expert.given() if name in ADJUDICATORS else {}
             methods.append(Method(name, self.model.world, self.score_model, weights, device, settings))

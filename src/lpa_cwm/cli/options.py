@@ -273,6 +273,14 @@ class AdjudicatorOptions(WorldOption):
         return name
 
 
+def check_method(name: str) -> None:
+    """Refuse a name that is neither an adjudicator nor a baseline."""
+    if name not in ADJUDICATORS:
+        from lpa_cwm.baselines.registry import get_baseline
+
+        get_baseline(name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions(AdjudicatorOptions):
     """Of commands that run our tracker or a baseline."""
@@ -290,9 +298,7 @@ class MethodOptions(AdjudicatorOptions):
             )
         if self.tracker in ADJUDICATORS:
             raise InputError(f"{self.tracker} is one of our adjudicators; give it as --adjudicator {self.tracker}.")
-        from lpa_cwm.baselines.registry import get_baseline
-
-        get_baseline(self.tracker)
+        check_method(self.tracker)
         return self.tracker
 
     def refuse_ignored(self, settings: dict[str, Any]) -> None:

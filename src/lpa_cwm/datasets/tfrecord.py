@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from lpa_cwm.errors import InputError, need
+from lpa_cwm.errors import InputError, require
 
 Feature = list[bytes] | np.ndarray
 """Byte strings, float32 numbers or int64 numbers."""
@@ -104,7 +104,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._crc: Callable[..., int] = need("crc32c", "data").crc32c
+        self._crc: Callable[..., int] = require("crc32c", "data").crc32c
         if not path.is_file() or path.stat().st_size == 0:
             raise InputError(f"{path} is missing or empty; expected a TFRecord file; check the path or fetch it again.")
         with path.open("rb") as file:

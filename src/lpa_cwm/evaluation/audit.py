@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.adjudicators.lpa import load_lpa
-from lpa_cwm.errors import InputError, need
+from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.summary import Estimate, estimates
 from lpa_cwm.registry import bundled_lpa
@@ -170,7 +170,7 @@ def describe_histogram(counts: list[int]) -> str:
 
 def draw_audit(stats: Mapping[str, AdjudicatorStats], path: Path) -> None:
     """Bars of the endpoint error, and curves of weight against true rank with 95 % video-bootstrap intervals."""
-    need("matplotlib", "report")
+    require("matplotlib", "report")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")

@@ -7,7 +7,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float
 
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.files import atomic_write
 from lpa_cwm.io.overlay import color
 from lpa_cwm.types import Clip, Tracks
@@ -19,7 +19,7 @@ HIDDEN_ALPHA = 70
 
 def save(path: Path | str, clip: Clip, tracks: Tracks) -> None:
     """Write an .rrd file; open it with `rerun FILE`."""
-    rr = need("rerun", extra="rerun")
+    rr = require("rerun", extra="rerun")
     with atomic_write(path) as aside:
         recording = rr.RecordingStream("lpa-cwm", recording_id=clip.name)
         recording.save(str(aside))

@@ -8,7 +8,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor
 
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.explain import Explanation
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import to_continuous_index
@@ -82,7 +82,7 @@ def summary_text(explained: Explanation) -> str:
 
 def draw_explanation(explained: Explanation, path: Path) -> None:
     """Draw frames, visible patches, predictions and distributions above, and the candidates by weight below."""
-    need("matplotlib", "report")
+    require("matplotlib", "report")
     from matplotlib.figure import Figure
 
     upper, order = upper_panels(explained), explained.weights.argsort(descending=True).tolist()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int, Int32
 
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.texture import Texture
 
@@ -225,6 +225,6 @@ class Mesh:
     @cached_property
     def rays(self) -> Any:
         """Embree scene for ray casting, in local coordinates."""
-        scene = need("embreex.rtcore_scene", "sim").EmbreeScene()
-        need("embreex.mesh_construction", "sim").TriangleMesh(scene, self.vertices, self.faces)
+        scene = require("embreex.rtcore_scene", "sim").EmbreeScene()
+        require("embreex.mesh_construction", "sim").TriangleMesh(scene, self.vertices, self.faces)
         return scene

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from lpa_cwm.errors import need
+from lpa_cwm.errors import require
 from lpa_cwm.simulator.config import SceneConfig
 from lpa_cwm.simulator.mesh import Mesh
 from lpa_cwm.simulator.poses import Poses, rotations
@@ -64,7 +64,7 @@ class Bodies:
 
 def simulate(config: SceneConfig, bodies: Bodies, rng: np.random.Generator) -> BodyMotion:
     """Drop the resting bodies, let them settle, throw the other bodies and record the motion."""
-    mujoco = need("mujoco", "sim")
+    mujoco = require("mujoco", "sim")
     model = build_model(mujoco, config, bodies)
     data = mujoco.MjData(model)
     place, turn = data.qpos.reshape(-1, 7), data.qvel.reshape(-1, 6)

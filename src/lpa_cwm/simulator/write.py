@@ -14,7 +14,7 @@ from jaxtyping import Float, Integer, UInt8, UInt16
 from PIL import Image
 
 from lpa_cwm.datasets.tfrecord import masked_crc
-from lpa_cwm.errors import InputError, need
+from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings
 from lpa_cwm.progress import progress
 from lpa_cwm.sharding import Shard
@@ -193,7 +193,7 @@ def example(features: Mapping[str, Feature]) -> bytes:
 
 def write_records(path: Path, records: Iterator[bytes]) -> None:
     """Write a TFRecord file: length, record and checksums."""
-    crc32c = need("crc32c", "sim").crc32c
+    crc32c = require("crc32c", "sim").crc32c
     with path.open("wb") as file:
         for record in records:
             for part in (struct.pack("<Q", len(record)), record):
