@@ -1,6 +1,7 @@
 """Training of the compact score model: exact resumption, held-out photographs, and what it says to bad input."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_log_has_a_line_per_checkpoint_and_the_end(photos, tmp_path):
 
 def test_other_settings_do_not_go_on(photos, tmp_path):
     score_model.train_score_model(photos, tmp_path, SHORT)
-    with pytest.raises(InputError, match=r"other settings .*steps, rate"):
+    with pytest.raises(InputError, match=r"other settings .*steps was 7 and is 9.*rate was"):
         score_model.train_score_model(
             photos, tmp_path, ScoreTraining(steps=9, batch=2, crop=16, rate=2e-3, save_every=3)
         )
@@ -136,10 +137,28 @@ def test_large_photographs_are_reduced(tmp_path):
     assert score_model.read_photo(tmp_path / "large.png").shape == (3, 320, 500)
 
 
-@pytest.mark.parametrize("option", ["--steps=0", "--batch=0", "--crop=31", "--crop=0", "--save-every=0", "--rate=nan"])
-def test_impossible_settings_end_in_one_sentence(photos, tmp_path, capsys, option):
-    assert_refused(["--photos", str(photos), "--out", str(tmp_path / "out"), option], "cannot be run", capsys)
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--steps=0", "--steps is"),
+        ("--batch=0", "--batch is"),
+        ("--crop=31", "cannot be run"),
+        ("--crop=0", "--crop is"),
+        ("--save-every=0", "--save-every is"),
+        ("--rate=nan", "--rate is"),
+    ],
+)
+def test_impossible_options_end_in_one_sentence(photos, tmp_path, capsys, option, sentence):
+    assert_refused(["--photos", str(photos), "--out", str(tmp_path / "out"), option], sentence, capsys)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 0}, {"batch": 0}, {"crop": 31}, {"save_every": 0}, {"rate": float("nan")}]
+)
+def test_impossible_settings_are_refused(change):
+    with pytest.raises(InputError, match="cannot be run"):
+        replace(SHORT, **change)
 
 
 def test_folder_without_photographs_ends_in_one_sentence(tmp_path, capsys):

@@ -108,8 +108,7 @@ class TrainingLoop(Generic[NetworkT]):
 
     def resume(self) -> None:
         """Restore the checkpoint, if there is one; refuse one of other settings."""
-        # Through JSON and back, because that is how they are compared: a tuple becomes a list.
-        pin_settings(self.out / SETTINGS, json.loads(json.dumps(self.settings)))
+        pin_settings(self.out / SETTINGS, self.settings)
         state = load_checkpoint(self.out / CHECKPOINT)
         if state is None:
             return
