@@ -9,6 +9,8 @@ from lpa_cwm.registry import load_world
 from lpa_cwm.responses import to_dense
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
+from lpa_cwm.worlds.learned.network import LearnedNetwork
+from lpa_cwm.worlds.learned.world import LearnedWorld
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 from lpa_cwm.worlds.perturbed import PerturbedPredictor
@@ -50,6 +52,7 @@ WORLDS = {
     "toy": lambda: ToyWorld(size=SIZE),
     "compact": layered,
     "compact-total": lambda: layered().total_effect(),
+    "learned": lambda: LearnedWorld(LearnedNetwork().eval(), size=SIZE),
     "opt-cwm": opt_cwm,
     "linear": linear,
 }

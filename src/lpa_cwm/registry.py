@@ -155,6 +155,12 @@ def _compact_total() -> "WorldModel":
     return LayeredMotionWorld.load().total_effect()
 
 
+def _learned() -> "WorldModel":
+    from lpa_cwm.worlds.learned.world import LearnedWorld
+
+    return LearnedWorld.load()
+
+
 def _opt_cwm(size: int) -> "WorldModel":
     from lpa_cwm.worlds.opt_cwm.checkpoint import load_folder
 
@@ -184,6 +190,7 @@ WORLDS = {
     "toy": Entry(_toy),
     "compact": Entry(_compact, **_LAYERED),
     "compact-total": Entry(_compact_total, **_LAYERED),
+    "learned": Entry(_learned, weights=("world-learned.safetensors",), version="1"),
     "opt-cwm": Entry(lambda: _opt_cwm(256), missing=_opt_cwm_missing),
     "opt-cwm-512": Entry(lambda: _opt_cwm(512), missing=_opt_cwm_missing),
 }

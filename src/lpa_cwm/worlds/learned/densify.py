@@ -1,0 +1,279 @@
+"""From matches of visible patches to a mixture of motions in every cell: local affine fits, then mean-shift modes."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lpa_cwm.geometry import HW, patch_centers
+from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE, Description
+from lpa_cwm.worlds.learned.reliability import Nodes, lookup
+
+KEPT = 1
+"""Matches of a visible patch that can move cells; the others have been judged wrong."""
+FAR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Motions:
+    """How every cell moves: k affine motions with weights that sum to at most one.
+
+    A point at `z` from the center of a cell comes from `z + offset + linear @ z` from the center, in the source. What
+    the weights lack of one is the probability that the source does not show it.
+    """
+
+    offset: Float[Tensor, "m p k 2"]
+    linear: Float[Tensor, "m p k 2 2"]
+    weight: Float[Tensor, "m p 4 k"]
+    """For each quarter of a cell, in raster order."""
+    scale: Float[Tensor, "m p k"]
+    """Expected error of a motion in pixels (of a Laplace distribution)."""
+    color: Float[Tensor, "m p 3"]
+    """For what the source does not show: mean color of the nearest visible patches."""
+
+
+def affine_fit(
+    weight: Float[Tensor, "b i j"],
+    at: Float[Tensor, "b i 2"],
+    place: Float[Tensor, "b j 2"],
+    offset: Float[Tensor, "b j 2"],
+    ridge: Float[Tensor, ""],
+) -> tuple[Float[Tensor, "b i 2"], Float[Tensor, "b i 4"]]:
+    """Weighted least-squares affine motion around each point: its value there and its linear part, row by row."""
+    px, py, dx, dy = (part[..., None] for part in (*place.unbind(-1), *offset.unbind(-1)))
+    moments = weight @ torch.cat(
+        (torch.ones_like(px), px, py, dx, dy, px * px, px * py, py * py, dx * px, dx * py, dy * px, dy * py), dim=-1
+    )
+    mass = moments[..., 0].clamp(min=1e-6)
+    x, y, u, v, xx, xy, yy, ux, uy, vx, vy = (moments[..., 1:] / mass[..., None]).unbind(-1)
+    damping = ridge * (1 + 1 / mass)
+    xx, yy, xy = xx - x * x + damping, yy - y * y + damping, xy - x * y
+    ux, uy, vx, vy = ux - u * x, uy - u * y, vx - v * x, vy - v * y
+    det = xx * yy - xy * xy
+    a, b, c, d = (
+        (ux * yy - uy * xy) / det,
+        (uy * xx - ux * xy) / det,
+        (vx * yy - vy * xy) / det,
+        (vy * xx - vx * xy) / det,
+    )
+    gone_x, gone_y = at[..., 0] - x, at[..., 1] - y
+    value = torch.stack((u + a * gone_x + b * gone_y, v + c * gone_x + d * gone_y), dim=-1)
+    return value, torch.stack((a, b, c, d), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Voters:
+    """The matches that every cell listens to, as affine motions; coordinates are planes because that is faster."""
+
+    left: Float[Tensor, "m p s"]
+    up: Float[Tensor, "m p s"]
+    """From the patch of the match to the cell, in pixels."""
+    u: Float[Tensor, "m p s"]
+    v: Float[Tensor, "m p s"]
+    """The motion at the cell."""
+    linear: Float[Tensor, "4 m p s"]
+    trust: Float[Tensor, "m p s"]
+    content: Float[Tensor, "m p s f"]
+
+    @classmethod
+    def of(
+        cls,
+        geometry: Float[Tensor, "m n k 9"],
+        content: Float[Tensor, "m n k f"],
+        rows: Int[Tensor, "m p r"],
+        centers: Float[Tensor, "p 2"],
+    ) -> "Voters":
+        """Matches of the patches in these rows, extrapolated to the cells."""
+        found = rearrange(F.embedding(rows, geometry.flatten(0, 1).flatten(1)), "m p r (k f) -> f m p (r k)", k=KEPT)
+        x, y, u, v, a, b, c, d, trust = found.contiguous().unbind(0)
+        content = F.embedding(rows, content.flatten(0, 1).flatten(1))
+        left, up = centers[:, :1] - x, centers[:, 1:] - y
+        u, v = u + a * left + b * up, v + c * left + d * up
+        content = rearrange(content, "m p r (k f) -> m p (r k) f", k=KEPT)
+        return cls(left, up, u, v, torch.stack((a, b, c, d)), trust, content)
+
+    def moments(self, features: int) -> Float[Tensor, "m p s g"]:
+        """What is averaged over the members of a mode: motion and its square, linear part, context.
+
+        Motions are relative to the first voter's, so that no digits are lost in their variance.
+        """
+        u, v = self.u - self.u[..., :1], self.v - self.v[..., :1]
+        planes = (u, v, *self.linear, u.square() + v.square())
+        return torch.cat((torch.stack(planes, dim=-1), self.content[..., features:]), dim=-1)
+
+
+class VoteDensifier(nn.Module):
+    """Every cell listens to its nearest visible patches and groups their motions into a few modes."""
+
+    pool: Tensor
+    """Sums the channels of each group of the context."""
+
+    def __init__(self, context: int, groups: int, features: int, nearest: int = 10, modes: int = 4) -> None:
+        super().__init__()
+        self.context, self.groups, self.features = context, groups, features
+        self.nearest, self.modes = nearest, modes
+        self.fit = nn.Parameter(torch.tensor([3.2, 0.7, -1.6, 4.0]))
+        """Logarithms: radius in pixels, motion tolerance in pixels, tolerance per pixel of distance, ridge."""
+        self.bandwidth = nn.Parameter(torch.tensor(0.3))
+        self.score = nn.Sequential(
+            nn.Linear(groups + features + 8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)
+        )
+        self.sharpen = nn.Linear(2 * groups + 1, 1)
+        self.spread = nn.Parameter(torch.tensor([-1.0, -1.0, -3.0]))
+        nn.init.zeros_(self.sharpen.weight)
+        nn.init.zeros_(self.sharpen.bias)
+        pool = torch.eye(groups).repeat_interleave(context // groups, dim=0)
+        self.register_buffer("pool", pool, persistent=False)
+
+    def forward(
+        self,
+        source: Description,
+        nodes: Nodes,
+        logit: Float[Tensor, "m n k"],
+        precision: Float[Tensor, "m n k"],
+        features: Float[Tensor, "m n k f"],
+        color: Float[Tensor, "m n 3"],
+    ) -> Motions:
+        log_prob = F.pad(logit, (0, 1)).log_softmax(-1)[..., :-1]
+        best, kept = log_prob.topk(KEPT, dim=-1)
+        offset = nodes.offset.gather(2, kept[..., None].expand(-1, -1, -1, 2))
+        features = features.gather(2, kept[..., None].expand(-1, -1, -1, features.shape[-1]))
+        offset, linear = self.smooth(nodes, offset, best, precision.gather(2, kept))
+        place = nodes.place[:, :, None].expand_as(offset)
+        tag = lookup(source.context, place + offset, STRIDE)
+        geometry = torch.cat((place, offset, linear, best[..., None]), dim=-1)
+        near, rows = self.neighbors(nodes, source.hw)
+        voters = Voters.of(
+            geometry, torch.cat((features, tag), dim=-1), rows, patch_centers(source.hw, PATCH, logit.device)
+        )
+        weight, kernel = self.vote(source, voters, near)
+        share = (-near / PATCH).softmax(-1)
+        mean = (share[..., None] * F.embedding(rows, color.flatten(0, 1))).sum(-2)
+        first = torch.stack((voters.u[..., 0], voters.v[..., 0]), dim=-1)
+        return self.group(source, weight, kernel, voters.moments(self.features), first, near[..., :1], mean)
+
+    def neighbors(self, nodes: Nodes, hw: HW) -> tuple[Float[Tensor, "m p r"], Int[Tensor, "m p r"]]:
+        """Distance of the nearest visible patches of every cell, and their rows in the batch."""
+        sets, count = nodes.valid.shape
+        # Ties, which are common on a grid, go to the patch that comes first, whatever else is in the batch.
+        distance = torch.cdist(patch_centers(hw, PATCH, nodes.place.device).expand(sets, -1, -1), nodes.place)
+        distance = distance + (nodes.place @ nodes.place.new_tensor([1.7e-5, 1e-4]))[:, None]
+        if not bool(nodes.valid.all()):
+            distance = distance + FAR * ~nodes.valid[:, None]
+        near, index = distance.topk(min(self.nearest, count), dim=-1, largest=False)
+        return near, index + torch.arange(sets, device=index.device)[:, None, None] * count
+
+    def vote(
+        self, source: Description, voters: "Voters", near: Float[Tensor, "m p r"]
+    ) -> tuple[Float[Tensor, "m p s"], Float[Tensor, "m p s s"]]:
+        """How far every cell believes every voter, and how alike the voters move."""
+        hw = source.hw
+        x, y = patch_centers(hw, PATCH, near.device)[..., None].unbind(1)
+        u, v, trust = voters.u, voters.v, voters.trust
+        features, tag = voters.content.split((self.features, self.context), dim=-1)
+        # Does the place the cell would come from belong to the same thing as the voter's match?
+        there = lookup(source.context, torch.stack((x + u, y + v), dim=-1), STRIDE)
+        beyond = torch.maximum(torch.maximum(-x - u, x + u - hw[1]), torch.maximum(-y - v, y + v - hw[0]))
+        nearer = near.repeat_interleave(KEPT, dim=-1)
+        prior = (trust - nearer / PATCH).softmax(-1)
+        gap = (u[..., :, None] - u[..., None, :]).square() + (v[..., :, None] - v[..., None, :]).square()
+        # Exponents are bounded because denormal numbers are slow.
+        kernel = torch.exp((gap * (-0.5 * torch.exp(-2 * self.bandwidth))).clamp(min=-30))
+        support = (kernel @ prior[..., None])[..., 0].clamp(min=1e-3).log()
+        scalars = (voters.left / 16, voters.up / 16, torch.log1p(nearer / 8), nearer / near[..., :1].clamp(min=8) - 1)
+        scalars += (trust, support, beyond.clamp(-16, 16) / 16, torch.log1p(u * u + v * v) / 2)
+        score = self.score(torch.cat(((there * tag) @ self.pool, features, torch.stack(scalars, dim=-1)), dim=-1))
+        scores = score[..., 0] - FAR * (nearer > FAR / 2)
+        # A cell is uncovered if its voters say so; each is heard as far as it is believed.
+        absent = (score[..., 1] * scores.softmax(-1)).sum(-1, keepdim=True)
+        weight = torch.cat((scores, scores.logsumexp(-1, keepdim=True) + absent), dim=-1).softmax(-1)[..., :-1]
+        return weight, kernel
+
+    def smooth(
+        self, nodes: Nodes, offset: Float[Tensor, "m n k 2"], best: Float[Tensor, "m n k"], precision: Tensor
+    ) -> tuple[Float[Tensor, "m n k 2"], Float[Tensor, "m n k 4"]]:
+        """Each kept match as an affine motion, fitted to matches nearby that move alike."""
+        radius, tolerance, slope, ridge = self.fit.exp()
+        place = nodes.place[:, :, None].expand_as(offset).flatten(1, 2)
+        motion = offset.flatten(1, 2)
+        far, away = squared_distances(place), squared_distances(motion)
+        logits = far * (-0.5 / radius**2) - 0.5 * away / (tolerance**2 + slope**2 * far)
+        trust = best + precision - 50 * ~nodes.valid[..., None]
+        own = torch.eye(motion.shape[1], device=motion.device, dtype=torch.bool)
+        heard = torch.where(own, precision.flatten(1)[:, None], trust.flatten(1)[:, None])
+        # Coordinates relative to the middle lose no digits.
+        middle = place.mean(1, keepdim=True)
+        value, linear = affine_fit(
+            torch.exp((logits + heard).clamp(min=-30)), place - middle, place - middle, motion, ridge
+        )
+        return value.view_as(offset), linear.view(*offset.shape[:3], 4)
+
+    def group(
+        self,
+        source: Description,
+        weight: Float[Tensor, "m p s"],
+        kernel: Float[Tensor, "m p s s"],
+        voters: Float[Tensor, "m p s f"],
+        first: Float[Tensor, "m p 2"],
+        near: Float[Tensor, "m p 1"],
+        color: Float[Tensor, "m p 3"],
+    ) -> Motions:
+        """Modes of the voters' motions by one mean-shift step from greedily chosen seeds (Comaniciu and Meer 2002)."""
+        count = weight.shape[-1]
+        dense = (kernel @ weight[..., None])[..., 0]
+        start = (torch.arange(weight[..., 0].numel(), device=weight.device) * count).view(weight.shape[:2])
+        rest, left = weight, torch.ones_like(weight)
+        members = []
+        for _ in range(self.modes):
+            seed = (dense * left).argmax(-1)
+            row = F.embedding(start + seed, kernel.reshape(-1, count))
+            members.append(rest * row)
+            rest, left = rest * (1 - row), left * (1 - row)
+        member = torch.stack(members, dim=2)
+        mass = member.sum(-1)
+        mode = (member @ voters) / mass[..., None].clamp(min=1e-9)
+        offset, linear, square, tag = mode.split((2, 4, 1, self.context), dim=-1)
+        variance = (square[..., 0] - offset[..., 0].square() - offset[..., 1].square()).clamp(min=0)
+        floor, factor, growth = self.spread.exp()
+        scale = (floor**2 + factor * variance + (growth * near) ** 2).sqrt()
+        linear, offset = linear.unflatten(-1, (2, 2)), offset + first[:, :, None]
+        return Motions(offset, linear, self.quarters(source, offset, linear, mass, tag), scale, color)
+
+    def quarters(self, source: Description, offset: Tensor, linear: Tensor, mass: Tensor, tag: Tensor) -> Tensor:
+        """Weights of the modes in each quarter of a cell, sharpened by the source's context at its origin."""
+        centers = patch_centers(source.hw, PATCH, offset.device)
+        origin = centers[:, None, None] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
+        there = lookup(source.context, origin, STRIDE)
+        tag = tag * ((tag.square() @ self.pool).clamp(min=1e-6).rsqrt() @ self.pool.T)
+        alike = (there * tag[:, :, None]) @ self.pool
+        level = mass.clamp(min=1e-6).log()[:, :, None, :, None].expand(-1, -1, 4, -1, -1)
+        inputs = torch.cat((alike, alike.mean(2, keepdim=True).expand_as(alike), level / 4), dim=-1)
+        logits = level[..., 0] + self.sharpen(inputs)[..., 0]
+        rest = (1 - mass.sum(-1)).clamp(min=1e-6).log()[:, :, None, None].expand(-1, -1, 4, -1)
+        return torch.cat((logits, rest), dim=-1).softmax(-1)[..., :-1]
+
+
+def squared_distances(points: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n n"]:
+    """Of all pairs."""
+    x, y = points.unbind(-1)
+    return (x[:, :, None] - x[:, None]).square() + (y[:, :, None] - y[:, None]).square()
+
+
+def quarter_centers(device: torch.device | None = None) -> Float[Tensor, "4 2"]:
+    """Centers of the quarters of a cell about its center, in raster order."""
+    far = PATCH / 4
+    return torch.tensor([[-far, -far], [far, -far], [-far, far], [far, far]], device=device)
+
+
+def quarter_flow(offset: Float[Tensor, "m p k 2"], linear: Float[Tensor, "m p k 2 2"]) -> Float[Tensor, "m p 4 k 2"]:
+    """Backward flow of every mode at the center of every quarter."""
+    x, y = (linear[..., axis] * (PATCH / 4) for axis in (0, 1))
+    return torch.stack((offset - x - y, offset + x - y, offset - x + y, offset + x + y), dim=2)
+
+
+def at_quarters(motions: Motions) -> Float[Tensor, "m p 4 k 2"]:
+    """Backward flow of every mode at the center of every quarter."""
+    return quarter_flow(motions.offset, motions.linear)

@@ -1,0 +1,117 @@
+"""The predictor as one module: describe frames, observe pairs, infer the motions of a target under masks."""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lpa_cwm.geometry import patch_centers
+from lpa_cwm.worlds.learned.densify import Motions, VoteDensifier
+from lpa_cwm.worlds.learned.encoder import PATCH, ContextEncoder, Description, PatchDescriptor
+from lpa_cwm.worlds.learned.matching import Correlation, MatchHypotheses, match
+from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, take
+
+
+@dataclass(frozen=True)
+class LearnedSizes:
+    """LearnedSizes of the network; the defaults are those of the weights in the package."""
+
+    descriptor: int = 64
+    context: int = 24
+    groups: int = 4
+    coarse: int = 64
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    features: int = 4
+    hypotheses: int = 4
+    nearest: int = 10
+    modes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedScene:
+    """What is known of frame pairs before a mask is chosen."""
+
+    source: Description
+    target: Description
+    centers: Float[Tensor, "b p 2"]
+    color: Float[Tensor, "b p 3"]
+    """Mean colors of the target patches."""
+    matches: MatchHypotheses
+    tokens: Float[Tensor, "b p k w"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a mask lets the network read: logits of the matches of the visible patches, and the motions of all cells."""
+
+    visible: Int[Tensor, "b m n"]
+    logit: Float[Tensor, "bm n k"]
+    motions: Motions
+
+
+class LearnedNetwork(nn.Module):
+    """Describes, matches, judges matches, and propagates their motions."""
+
+    def __init__(self, sizes: LearnedSizes | None = None) -> None:
+        super().__init__()
+        self.sizes = s = sizes or LearnedSizes()
+        self.descriptor = PatchDescriptor(s.descriptor)
+        self.encoder = ContextEncoder(s.context, s.coarse, s.groups)
+        self.correlation = Correlation()
+        self.reliability = Reliability(s.descriptor, s.coarse, s.width, s.layers, s.heads, s.features)
+        self.densifier = VoteDensifier(s.context, s.groups, s.features, s.nearest, s.modes)
+
+    def describe(self, frames: Float[Tensor, "b 3 h w"], context: bool = True) -> Description:
+        """Everything about single frames; without context they can only be targets."""
+        frames = frames.contiguous(memory_format=torch.channels_last)
+        patches = self.descriptor(frames)
+        if not context:
+            empty = frames.new_zeros(len(frames), 0, 0, 0)
+            return Description(frames, patches, empty, empty)
+        return Description(frames, patches, *self.encoder(frames))
+
+    def observe(
+        self,
+        source: Description,
+        target: Description,
+        logits: Float[Tensor, "b p s"] | None = None,
+        patches: Int[Tensor, "b u"] | None = None,
+    ) -> LearnedScene:
+        """Everything about pairs of frames; training gives the correlation, and the patches that any mask shows."""
+        if logits is None:
+            logits = self.correlation(source, target)
+        assert logits is not None
+        centers = patch_centers(source.hw, PATCH, logits.device).expand(len(logits), -1, -1)
+        pixels = rearrange(target.frame, "b c (i u) (j v) -> b (i j) c u v", u=PATCH, v=PATCH)
+        known = target.aligned
+        if patches is not None:
+            rows = patches[:, None]
+            logits, centers, pixels, known = (take(x, rows) for x in (logits, centers, pixels, known))
+        matches = match(logits, source.frame, pixels, centers, self.sizes.hypotheses)
+        tokens = self.reliability.tokens(source, known, centers, matches)
+        return LearnedScene(source, target, centers, pixels.mean((-2, -1)), matches, tokens)
+
+    def imagine(self, scene: LearnedScene, hidden: Bool[Tensor, "b m p"]) -> Reading:
+        """The motions under masks; patches that are hidden are not looked at."""
+        visible, valid = visible_patches(hidden)
+        return self.read(scene, visible, valid)
+
+    def read(self, scene: LearnedScene, rows: Int[Tensor, "b m n"], valid: Bool[Tensor, "b m n"]) -> Reading:
+        """The motions under masks, given the rows of the scene that each mask shows."""
+        place, offset, tokens, color = (
+            take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
+        )
+        nodes = Nodes(place, offset, tokens, valid.flatten(0, 1))
+        logit, precision, features = self.reliability(nodes)
+        return Reading(rows, logit, self.densifier(scene.source, nodes, logit, precision, features, color))
+
+
+def visible_patches(hidden: Bool[Tensor, "b m p"]) -> tuple[Int[Tensor, "b m n"], Bool[Tensor, "b m n"]]:
+    """Numbers of the visible patches of every mask, filled up to equal length, and which of them are no filling."""
+    order = hidden.to(torch.uint8).argsort(dim=-1, stable=True)
+    visible = order[..., : int((~hidden).sum(-1).max())]
+    return visible, ~hidden.gather(-1, visible)

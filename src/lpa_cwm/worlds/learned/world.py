@@ -1,0 +1,101 @@
+"""The world model around the learned network; its weights ship in the package."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import bundled_weights
+from lpa_cwm.masks import mask_pixels
+from lpa_cwm.responses import Responses
+from lpa_cwm.worlds.learned.densify import Motions
+from lpa_cwm.worlds.learned.encoder import PATCH, Description
+from lpa_cwm.worlds.learned.intervention import RadialBump, splat
+from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
+from lpa_cwm.worlds.learned.render import render
+from lpa_cwm.worlds.perturbed import PerturbedPredictor
+
+FILE = "world-learned.safetensors"
+DEFAULTS = TrackerConfig(passes=0, sharpness=2000.0)
+"""No re-evaluation; the sharpness was chosen on layered validation pairs: windows then act on peaks, not on noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedFactual:
+    """The motions of the target under each mask."""
+
+    hidden: Bool[Tensor, "m p"]
+    motions: Motions
+
+
+@dataclass
+class LearnedWorld:
+    """The learned world model; its response is the bump carried by the inferred motions, which are held fixed."""
+
+    network: LearnedNetwork
+    bump: RadialBump = field(default_factory=RadialBump)
+    size: int = 256
+    patch: int = PATCH
+    defaults: TrackerConfig = DEFAULTS
+
+    @property
+    def response_sigma(self) -> float:
+        """Standard deviation of a response in pixels, which the training of LPA needs."""
+        return self.bump.sigma
+
+    @classmethod
+    def load(cls, weights: Path | None = None) -> "LearnedWorld":
+        """The world model of a weight file; of the bundled one if none is given."""
+        path = bundled_weights(FILE) if weights is None else weights
+        network = LearnedNetwork()
+        try:
+            network.load_state_dict({name: value.float() for name, value in load_file(path).items()})
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise InputError(f"{path} holds no weights of the learned world model; give a file that does.") from error
+        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        return cls(network.eval())
+
+    @torch.no_grad()
+    def describe(self, frame: Float[Tensor, "3 h w"]) -> Description:
+        """Descriptors and context of a frame, which serve it as source and as target."""
+        return self.network.to(frame.device).describe(frame[None])
+
+    @torch.no_grad()
+    def observe(self, source: Description, target: Description) -> LearnedScene:
+        """Match every target patch by itself to the source."""
+        return self.network.observe(source, target)
+
+    @torch.no_grad()
+    def imagine(self, scene: LearnedScene, hidden: Bool[Tensor, "m p"]) -> LearnedFactual:
+        """Infer the motions under each mask from the visible patches alone."""
+        return LearnedFactual(hidden, self.network.imagine(scene, hidden[None]).motions)
+
+    @torch.no_grad()
+    def predict(self, scene: LearnedScene, factual: LearnedFactual) -> Float[Tensor, "m 3 h w"]:
+        """The predicted target under each mask; visible patches are copied from the target."""
+        hidden = mask_pixels(factual.hidden, scene.source.hw[1] // PATCH, PATCH)
+        rendered = render(scene.source.frame.expand(len(hidden), -1, -1, -1), factual.motions)
+        return torch.where(hidden[:, None], rendered, scene.target.frame)
+
+    @torch.no_grad()
+    def intervene(self, scene: LearnedScene, factual: LearnedFactual, xy: Float[Tensor, "n 2"]) -> Responses:
+        """The bump at each point, carried by the factual motions and weights (controlled direct effect)."""
+        return splat(self.bump, factual.motions, factual.hidden, xy, scene.source.hw)
+
+    def total_effect(self) -> PerturbedPredictor:
+        """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
+
+        def predict(source: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
+            scene = self.observe(self.describe(source), self.describe(target))
+            return self.predict(scene, self.imagine(scene, hidden))
+
+        def perturb(source: Tensor, xy: Tensor) -> Tensor:
+            return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
+
+        return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults)
