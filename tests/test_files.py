@@ -39,18 +39,20 @@ TRAIN = [str(number) for number in range(40) if split_of(str(number)) == "train"
 
 
 def make_cache(folder):
-    shapes = {"source": (1, 3, 32, 32), "target": (1, 2, 3, 32, 32), "near": (1, 2, 32, 32), "response": (1, 2, 32, 32)}
+    shapes = {"source": (1, 3, 32, 32), "target": (1, 2, 3, 32, 32), "local_response": (1, 2, 32, 32)}
     shapes |= {
+        "response": (1, 2, 32, 32),
         "context": (1, 6, 64, 64),
         "statistics": (1, 2, 16),
         "peak": (1, 2, 2),
         "end": (1, 2),
-        "analytic": (1, 2),
+        "apa_weights": (1, 2),
+        "response_sigma": (1,),
     }
-    groups = CandidateSets(
+    sets = CandidateSets(
         **{name: torch.zeros(shape) for name, shape in shapes.items()}, pair=torch.zeros(1, dtype=torch.int)
     )
-    feature_cache.write(folder / "000000.safetensors", groups, "a")
+    feature_cache.write_video(folder / "000000.safetensors", sets, "a")
 
 
 def make_movi(folder):
@@ -84,7 +86,7 @@ def of_doctor(folder):
 
 
 READERS = {
-    "evidence cache": (make_cache, lambda folder: feature_cache.read(folder)[1]),
+    "feature cache": (make_cache, lambda folder: feature_cache.read_cache(folder)[1]),
     "MOVi": (make_movi, lambda folder: MoviClips.of(folder, "train").entries),
     "cache from MOVi": (make_movi, lambda folder: len(Cache(dataset=folder, out=folder / "out").source().videos)),
     "TAP-Vid": (make_tapvid, lambda folder: load_dataset(folder).names),

@@ -19,6 +19,7 @@ from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import Tracker, WorldModel
 from lpa_cwm.registry import load_world
+from lpa_cwm.responses import Responses
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
 from lpa_cwm.worlds.opt_cwm.checkpoint import (
@@ -250,7 +251,8 @@ def test_every_call_of_the_official_trace_is_reproduced():
     assert torch.equal(ends[0], trace["out.argmax_pred_pixel_loc"])
     assert torch.equal(ends[2], trace["out.pred_pixel_loc"])
     assert torch.equal(torch.stack([result.strength < 0.05 for result in passes[2]]), trace["out.pred_occ"])
-    mean = distribution(torch.cat([result.mean for result in passes[0]]), tracker.config).moments()[0]
+    means = Responses.from_dense(torch.stack([result.mean for result in passes[0]]), 8)
+    mean = distribution(means, tracker.config).moments()[0]
     torch.testing.assert_close((mean - 0.5).flip(1), trace["out.expec_pred_pixel_loc"], atol=1e-3, rtol=0)
 
 

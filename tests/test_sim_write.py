@@ -134,7 +134,7 @@ def test_work_is_shared_out_and_goes_on_where_it_stopped(series, folder, tmp_pat
 
 def test_clips_of_other_settings_are_not_mixed_in(series, folder):
     other = ClipSeries(series.assets, series.render, "tiny", seed=1, clips=3, per_file=2)
-    with pytest.raises(InputError, match=r"\(seed; see"):
+    with pytest.raises(InputError, match=r"\(seed was 0 and is 1; see"):
         write_series(other, folder, "movi")
 
 
