@@ -49,7 +49,7 @@ def masks(count: int, share: float = 0.85) -> torch.Tensor:
     return order < int(share * CELLS)
 
 
-def same(first: LearnedFactual, second: LearnedFactual, rows: slice = slice(None)) -> None:
+def assert_same(first: LearnedFactual, second: LearnedFactual, rows: slice = slice(None)) -> None:
     for name in ("offset", "linear", "weight", "scale", "color"):
         a, b = (getattr(factual.motions, name) for factual in (first, second))
         assert torch.allclose(a[rows] if a.shape != b.shape else a, b, atol=1e-3, rtol=1e-3), name
@@ -71,11 +71,16 @@ def test_hidden_patches_do_not_leak(world: LearnedWorld, frames: tuple[torch.Ten
     source, target = frames
     hidden = masks(1)
     shown = (~hidden).view(SIDE // PATCH, -1).repeat_interleave(PATCH, 0).repeat_interleave(PATCH, 1)
-    other = torch.where(shown, target, torch.rand(3, SIDE, SIDE, generator=generator("test", "other")))
-    first, second = (
-        world.imagine(world.observe(world.describe(source), world.describe(frame)), hidden) for frame in (target, other)
+    noise = torch.rand(3, SIDE, SIDE, generator=generator("test", "other"))
+    changed = torch.where(shown, target, noise), torch.where(shown, noise, target)
+    first, hidden_changed, visible_changed = (
+        world.imagine(world.observe(world.describe(source), world.describe(frame)), hidden)
+        for frame in (target, *changed)
     )
-    same(first, second)
+    assert_same(first, hidden_changed)
+    # The visible patches do matter, so the comparison above can fail.
+    with pytest.raises(AssertionError):
+        assert_same(first, visible_changed)
 
 
 def test_masks_and_their_number_do_not_interact(world: LearnedWorld, frames: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -83,7 +88,7 @@ def test_masks_and_their_number_do_not_interact(world: LearnedWorld, frames: tup
     hidden = masks(10)
     together = world.imagine(scene, hidden)
     for row in (0, 7):
-        same(together, world.imagine(scene, hidden[row : row + 1]), slice(row, row + 1))
+        assert_same(together, world.imagine(scene, hidden[row : row + 1]), slice(row, row + 1))
 
 
 def test_masks_with_different_numbers_of_patches(
@@ -92,8 +97,8 @@ def test_masks_with_different_numbers_of_patches(
     scene = world.observe(*map(world.describe, frames))
     few, many = masks(1, 0.9), masks(1, 0.7)
     together = world.imagine(scene, torch.cat((few, many)))
-    same(together, world.imagine(scene, few), slice(0, 1))
-    same(together, world.imagine(scene, many), slice(1, 2))
+    assert_same(together, world.imagine(scene, few), slice(0, 1))
+    assert_same(together, world.imagine(scene, many), slice(1, 2))
 
 
 def test_pairs_of_a_batch_do_not_interact(world: LearnedWorld, frames: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -104,7 +109,7 @@ def test_pairs_of_a_batch_do_not_interact(world: LearnedWorld, frames: tuple[tor
         sources, targets = (network.describe(torch.stack(pair)) for pair in ((first, second), (second, first)))
         batch = network.imagine(network.observe(sources, targets), hidden.expand(2, -1, -1))
     alone = world.imagine(world.observe(world.describe(second), world.describe(first)), hidden)
-    same(LearnedFactual(hidden, batch.motions), alone, slice(2, 4))
+    assert_same(LearnedFactual(hidden, batch.motions), alone, slice(2, 4))
 
 
 def test_response_is_zero_on_visible_patches_and_equals_the_rendered_bump(

@@ -43,7 +43,7 @@ class TrackerConfig:
     reevaluation: Literal["query", "joint"] = "joint"
     """Masks of the re-evaluation: edited for each query, or for 32 queries at once."""
     reveal: Literal["random", "raster"] = "random"
-    """Which hidden patches replace those that a re-evaluation mask hides: random ones, or the official first ones."""
+    """Which hidden patches a re-evaluation mask reveals in exchange: random ones, or the first ones as official."""
     subpixel: bool = True
     """Refine the endpoint between pixels by parabolas through the peak; the paper answers with a pixel center."""
     batch: int = 16

@@ -61,7 +61,7 @@ class VideoMean(Metric):
         self.known += ~found.isnan()
 
     def compute(self) -> dict[str, Tensor]:
-        """Each measure's mean, as fractions or pixels; those that no video defines are left out."""
+        """Each measure's mean, as fractions or pixels; measures that no video defines are left out."""
         means = self.total / self.known
         return {name: mean for name, mean in zip(NAMES, means, strict=True) if not mean.isnan()}
 

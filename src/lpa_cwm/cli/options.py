@@ -314,7 +314,7 @@ class MethodOptions(AdjudicatorOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertOptions:
-    """Settings of the tracker; those that are not given are the world model's own."""
+    """Settings of the tracker; options that are not given keep the world model's defaults."""
 
     masks: Annotated[int, integer(1, 1000)] | None = None
     """Masks, and so candidate responses, per query and target (M)."""

@@ -2,7 +2,7 @@
 
 A pickle is a program, so four things are restricted here:
 
-- Opcodes: only those that data needs are interpreted, by Python's own implementation of the unpickler. The one in C
+- Opcodes: only the ones that data needs are interpreted, by Python's own implementation of the unpickler. The one in C
   takes lengths and memo indices from the file at face value and allocates before it reads.
 - Names: every admitted name is answered by a function of this module.
 - Arrays: numpy never sees a dtype, a shape or a buffer of the file before all three were checked against each other,
