@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def correspondences(videos, **options):
     return TrackPairSampler(ToyVideos(videos), [f"toy{i}" for i in range(videos)], gaps=(1, 4), **options)
 
 
-RECORDER = FeatureRecorder(WORLD, APA(edges), masks=5, batch=3)
+RECORDER = FeatureRecorder(WORLD, APA(edges), {"masks": 5}, batch=3)
 
 
 def job():
@@ -387,7 +388,7 @@ def test_lost_points_are_kept_without_an_end():
     assert all(one.end.isnan().all() and len(one.xy) <= 3 for one in lost)
     groups = RECORDER.record(lost[0])
     assert len(groups.visible_rows) == 0
-    assert len(lpa.solvable(groups, torch.arange(len(groups)))) == len(groups)
+    assert len(lpa.solvable(groups, torch.arange(len(groups)), 8.0)) == len(groups)
 
 
 def test_weights_are_selected_where_a_candidate_is_near(folder):
@@ -395,11 +396,12 @@ def test_weights_are_selected_where_a_candidate_is_near(folder):
     end = groups.end.clone()
     end[0], end[1] = torch.nan, groups.peak[1, 0] + 500
     groups, rows = replace(groups, end=end), torch.arange(len(groups))
-    judged = lpa.selection_set(groups, rows)
+    judged = lpa.selection_set(groups, rows, 8.0)
     assert not {0, 1} & set(judged.tolist())
-    assert (groups.min_error[judged] <= lpa.MAX_ORACLE_ERROR).all()
+    assert (groups.min_error[judged] <= 8.0).all()
+    assert set(lpa.selection_set(groups, rows, math.inf).tolist()) == set(rows[1:].tolist())
     with pytest.raises(InputError, match="better world model"):
-        lpa.selection_set(groups, rows[:2])
+        lpa.selection_set(groups, rows[:2], 8.0)
 
 
 def test_the_least_error_is_that_of_the_best_candidate(folder):

@@ -36,6 +36,8 @@ class TrackerConfig:
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: float = 0.05
     """Response strength from which a point counts as visible."""
+    strength: Literal["judged", "mean"] = "judged"
+    """Response strength of the first pass: by the adjudicator's weights and visibility factor, or the paper's mean."""
     zoom: float = 0.75
     """Ratio of successive crop sides from the second re-evaluation on (eta)."""
     mask_sharing: Literal["pair", "query"] = "pair"

@@ -50,7 +50,8 @@ def track_pair(
 
 def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> PairResult:
     """Endpoints of the first pass: weighted responses, localized."""
-    strength = judgement.visibility * (judgement.weights * candidates.strength).sum(1)
+    judged = judgement.visibility * (judgement.weights * candidates.strength).sum(1)
+    strength = judged if observed.config.strength == "judged" else candidates.strength.mean(1)
     start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
     *_, last = windowed_sequence(start, observed.config.windows)
     endpoint = last.decode(observed.config.subpixel)

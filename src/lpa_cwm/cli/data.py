@@ -14,7 +14,8 @@ from lpa_cwm.cli.options import (
     JsonOption,
     Natural,
     OutFolder,
-    ScoreModel,
+    PresetOption,
+    ScoreModelOption,
     Seed,
     ShardOption,
     WorkerOptions,
@@ -23,6 +24,7 @@ from lpa_cwm.cli.options import (
     one_of,
     out_file,
 )
+from lpa_cwm.presets import PRESETS
 from lpa_cwm.registry import fingerprint
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Simulate(ShardOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache(JsonOption):
+class Cache(JsonOption, PresetOption, ScoreModelOption):
     """Cache the candidates of annotated tracks, on which LPA is trained; run again to go on."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data cache data/train --out cache/train --hidden 6"
@@ -83,18 +85,17 @@ class Cache(JsonOption):
     """Annotated videos of TAP-Vid format, or a folder of MOVi-F records; `lpa-cwm data simulate` writes both."""
     out: OutFolder
     """Folder of the cache: one file per video."""
-    score_model: ScoreModel = "compact"
-    """Score model of the analytic weights that are kept beside."""
-    masks: Annotated[int, integer(1, 1000)] = 10
-    """Candidates per query."""
+    masks: Annotated[int, integer(1, 1000)] | None = None
+    """Candidates per query; 10 unless given."""
     pairs: Count = 4
     """Frame pairs per video."""
     queries: Natural = 8
     """Most queries per pair."""
-    hidden: Natural = 0
-    """Most further queries per pair that are hidden in the target frame; annotated videos only."""
-    gaps: Gaps = (1, 12)
-    """Fewest and most frames between source and target; records give adjacent frames only."""
+    hidden: Natural | None = None
+    """Most further queries per pair that are hidden in the target frame; annotated videos only; 0 unless given."""
+    gaps: Gaps | None = None
+    """Fewest and most frames between source and target; 1 to 12 unless given, adjacent frames with --preset paper.
+    Records give adjacent frames only."""
     model: WorldOption = field(default_factory=WorldOption)
     """World model, adjudicator and device."""
     parallel: WorkerOptions = field(default_factory=WorkerOptions)
@@ -129,11 +130,18 @@ class Cache(JsonOption):
         """What the files depend on."""
         from lpa_cwm.training.feature_cache import FORMAT
 
-        numbers = {name: getattr(self, name) for name in ("masks", "pairs", "queries", "hidden")}
-        numbers["gaps"] = list(self.gaps)
+        chosen = self.candidates()
+        numbers = {"pairs": self.pairs, "queries": self.queries, **chosen, "gaps": list(chosen["gaps"])}
+        # Left out by default: the folder may have been begun without a preset.
+        numbers |= {} if self.preset == "default" else {"preset": self.preset}
         weights = {"shipped_weights": fingerprint(self.model.world, self.score_model)}
         names = {"dataset": self.dataset.name, "world": self.model.world, "score": self.score_model}
         return names | weights | numbers | FORMAT
+
+    def candidates(self) -> dict[str, Any]:
+        """Number of masks, gaps and hidden queries: those of the preset, and over them those that were given."""
+        given = {name: getattr(self, name) for name in ("masks", "gaps", "hidden")}
+        return PRESETS[self.preset].cache | {name: value for name, value in given.items() if value is not None}
 
     def recorder(self) -> "FeatureRecorder":
         """What asks the world model; each worker makes its own."""
@@ -143,7 +151,8 @@ class Cache(JsonOption):
 
         device = self.model.on()
         apa = APA(load_score_model(self.score_model, device))
-        return FeatureRecorder(load_world(self.model.world), apa, self.masks, device=device)
+        settings = {**PRESETS[self.preset].tracker, "masks": self.candidates()["masks"]}
+        return FeatureRecorder(load_world(self.model.world), apa, settings, device=device)
 
     def source(self) -> "PairSampler":
         """Tracks of annotated videos, or flow of records."""
@@ -156,7 +165,8 @@ class Cache(JsonOption):
             clips = MoviClips.of(self.dataset, "train")
             return FlowPairSampler(clips, self.pairs, self.queries)
         dataset = load_dataset(self.dataset)
-        return TrackPairSampler(dataset, dataset.names, self.pairs, self.queries, self.gaps, self.hidden)
+        chosen = self.candidates()
+        return TrackPairSampler(dataset, dataset.names, self.pairs, self.queries, chosen["gaps"], chosen["hidden"])
 
 
 @dataclass(frozen=True, kw_only=True)

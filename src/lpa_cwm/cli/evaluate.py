@@ -23,11 +23,13 @@ from lpa_cwm.cli.options import (
     Name,
     OutFolder,
     Pixels,
-    ScoreModel,
+    PresetOption,
+    ScoreModelOption,
     ShardOption,
     Share,
-    Steps,
     Text,
+    TrainingOptions,
+    WeightsOption,
     WorkerOptions,
     WorldOption,
     check_method,
@@ -70,7 +72,7 @@ class Predict(JsonOption):
         from lpa_cwm.sharding import executor
 
         name, settings, device = self.model.method(), self.expert.given(), self.model.on()
-        self.model.refuse_ignored(settings)
+        self.model.refuse_ignored(self.expert.given_names())
         method = Method(name, device=device, settings=settings, label=self.name or "", **self.model.names())
         workers = executor(self.parallel.executor, device, self.parallel.workers)
         selection, shard = self.selection.selection(), self.parallel.shard
@@ -150,7 +152,7 @@ class Report(JsonOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(ShardOption):
+class Compare(ShardOption, ScoreModelOption, WeightsOption):
     """Track a data set with several methods, score and compare them; ours share what the world model is asked."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval compare tapvid_davis.pkl --methods uniform apa lpa raft --out runs/davis"
@@ -160,10 +162,6 @@ class Compare(ShardOption):
     """Folder of the runs and the report; run again to go on where it stopped."""
     methods: tuple[Name, ...] = ADJUDICATORS
     """Methods to compare: uniform, apa, lpa and baselines (see `lpa-cwm list-trackers`)."""
-    score_model: ScoreModel = "compact"
-    """Score model of apa."""
-    weights: InPath | None = None
-    """LPA weights other than the bundled ones."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that is used."""
     model: WorldOption = field(default_factory=WorldOption)
@@ -192,7 +190,7 @@ class Compare(ShardOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablate:
+class Ablate(TrainingOptions, ScoreModelOption):
     """Train the variants of LPA, track a data set with every variant, score and compare; run again to go on."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval ablate data/val --cache cache/train --steps 4000 --out runs/ablation"
@@ -205,32 +203,26 @@ class Ablate:
     trainings: OutFolder | None = None
     """Folder of the trainings, to share them between data sets; by default one in `out`."""
     only: tuple[Name, ...] = ()
-    """Names of the variants to run; all when empty."""
-    steps: Steps = 10_000
-    """Updates of each training."""
-    autocast: bool = False
-    """Train in bfloat16."""
+    """Names of the variants to run; all of the preset when empty."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that is used."""
-    score_model: ScoreModel = "compact"
-    """Score model of apa."""
     model: WorldOption = field(default_factory=WorldOption)
     """World model and device."""
     expert: ExpertOptions = field(default_factory=ExpertOptions)
-    """Settings of the tracker; the defaults are the world model's own."""
+    """Settings of the tracker; the defaults are the world model's own. The preset holds for the trainings too."""
 
     def run(self) -> None:
         """Train every row, track with all of them, then the report."""
-        from lpa_cwm.evaluation.ablate import ablate
+        from lpa_cwm.evaluation.ablate import PAPER_VARIANTS, ablate
         from lpa_cwm.training.lpa import LpaTraining
 
         result = ablate(
             self.dataset,
             self.cache,
             self.out,
-            variants=self.only,
+            variants=self.only or (PAPER_VARIANTS if self.expert.preset == "paper" else ()),
             trainings=self.trainings,
-            training=LpaTraining(steps=self.steps, autocast=self.autocast),
+            training=LpaTraining.of_preset(self.expert.preset, steps=self.steps, autocast=self.autocast),
             world=self.model.world,
             score_model=self.score_model,
             settings=self.expert.given(),
@@ -284,14 +276,12 @@ class Sweep(JsonOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(JsonOption):
+class Audit(JsonOption, PresetOption, WeightsOption):
     """Compare adjudicators on cached candidates whose true endpoints are known."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval audit cache/val --within 8 --out audit.png"
     cache: Annotated[InPath, Positional]
     """Candidates of videos that the training never saw, from `lpa-cwm data cache`."""
-    weights: InPath | None = None
-    """LPA weights other than the bundled ones."""
     within: Pixels | None = None
     """Only sets in which a candidate comes within this many pixels: the choice matters there."""
     out: Figure | None = None
@@ -302,7 +292,7 @@ class Audit(JsonOption):
         from lpa_cwm.evaluation.audit import audit, audit_table, describe_histogram, draw_audit
         from lpa_cwm.metrics.comparison import plain
 
-        result = audit(self.cache, self.weights, self.within)
+        result = audit(self.cache, self.weights, self.within, unweighted=self.preset == "paper")
         if self.out:
             draw_audit(result.stats, self.out)
         if self.json:

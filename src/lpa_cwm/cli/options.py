@@ -7,7 +7,7 @@ says what was given and what was expected, before any work is done.
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, Selection
 from lpa_cwm.errors import InputError
+from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.registry import SCORE_MODELS, WORLDS
 from lpa_cwm.sharding import Shard
 
@@ -224,6 +225,40 @@ class JsonOption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PresetOption:
+    """Of commands in which settings of the method appear."""
+
+    preset: PresetName = "default"
+    """Settings that hold unless an option says otherwise: ours, or those that the paper states and nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Of commands that train LPA."""
+
+    steps: Steps = 10_000
+    """Updates of a training."""
+    autocast: bool = False
+    """Compute in bfloat16 where that is safe: faster, with slightly other weights at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreModelOption:
+    """Of commands that use APA."""
+
+    score_model: ScoreModel = "compact"
+    """Score model of apa: compact, or adm (the published network)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOption:
+    """Of commands that use LPA."""
+
+    weights: InPath | None = None
+    """LPA weights other than the bundled ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceOption:
     """Of commands that compute."""
 
@@ -246,15 +281,11 @@ class WorldOption(DeviceOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdjudicatorOptions(WorldOption):
+class AdjudicatorOptions(WorldOption, ScoreModelOption, WeightsOption):
     """Of commands that run our tracker."""
 
     adjudicator: Name | None = None
     """How candidates are weighted: uniform, apa or lpa (the default)."""
-    score_model: ScoreModel = "compact"
-    """Score model of apa: compact, or adm (the published network)."""
-    weights: InPath | None = None
-    """LPA weights other than the bundled ones."""
 
     def names(self) -> dict[str, Any]:
         """World model, score model and weights, as `registry.load` takes them."""
@@ -301,7 +332,7 @@ class MethodOptions(AdjudicatorOptions):
         check_method(self.tracker)
         return self.tracker
 
-    def refuse_ignored(self, settings: dict[str, Any]) -> None:
+    def refuse_ignored(self, settings: Iterable[str]) -> None:
         """Refuse options that the chosen method would ignore."""
         if self.tracker is None:
             return
@@ -313,8 +344,8 @@ class MethodOptions(AdjudicatorOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertOptions:
-    """Settings of the tracker; options that are not given keep the world model's defaults."""
+class ExpertOptions(PresetOption):
+    """Settings of the tracker; options that are not given keep the preset's values."""
 
     masks: Annotated[int, integer(1, 1000)] | None = None
     """Masks, and so candidate responses, per query and target (M)."""
@@ -340,8 +371,14 @@ class ExpertOptions:
     """Queries whose responses are in memory at once."""
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """The preset's settings, and over them those that were given."""
+        given = {name: value for name, value in asdict(self).items() if name != "preset" and value is not None}
+        return {**PRESETS[self.preset].tracker, **given}
+
+    def given_names(self) -> list[str]:
+        """Names of the options that were given."""
+        preset = [] if self.preset == "default" else ["preset"]
+        return preset + [name for name, value in asdict(self).items() if name != "preset" and value is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ class Track(JsonOption):
     def run(self) -> None:
         """Check everything, then track and write one clip after the other."""
         name, device = self.model.method(), self.model.on()
-        self.model.refuse_ignored(self.expert.given())
+        self.model.refuse_ignored(self.expert.given_names())
         self.check_outputs()
         jobs = self.jobs()
         tracker = self.load(name, device)

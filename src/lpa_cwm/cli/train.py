@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional
 
@@ -13,10 +13,12 @@ from lpa_cwm.cli.options import (
     InPath,
     Natural,
     OutFolder,
+    PresetOption,
     Rate,
     Seed,
     Side,
     Steps,
+    TrainingOptions,
     Weight,
     integer,
 )
@@ -25,17 +27,24 @@ if TYPE_CHECKING:
     from lpa_cwm.adjudicators.lpa import LPA
     from lpa_cwm.synth.images import Split
     from lpa_cwm.synth.pairs import PairSource
+    from lpa_cwm.training.lpa import LpaTraining
     from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 UNSEEN = 100
 """Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
+
+SETTINGS = (
+    *("steps", "autocast", "batch", "rate", "save_every", "seed", "clip", "oversample", "augment", "average"),
+    *("max_oracle_error", "interaction", "visual", "visibility_head"),
+)
+"""Options of `train lpa` that are fields of `LpaTraining`."""
 
 SHARES = (0.3, 0.3, 0.2, 0.2)
 """Of layered scenes, natural video, and simulated scenes with little and with much motion."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainLpa(DeviceOption):
+class TrainLpa(DeviceOption, TrainingOptions, PresetOption):
     """Train LPA on cached candidates; run again to go on after a stop."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train lpa cache/train --steps 10000 --out runs/lpa"
@@ -43,63 +52,62 @@ class TrainLpa(DeviceOption):
     """Folders that `lpa-cwm data cache` filled."""
     out: OutFolder = Path("runs/lpa")
     """Where checkpoint, log and weights go."""
-    steps: Steps = 10_000
-    """Updates."""
-    batch: Count = 16
-    """Candidate sets per update."""
-    rate: Rate = 3e-4
-    """Learning rate at the start; it falls as a cosine."""
+    batch: Count | None = None
+    """Candidate sets per update; 16 unless given."""
+    rate: Rate | None = None
+    """Learning rate at the start, 3e-4 unless given; it falls as a cosine."""
     save_every: Steps = 250
     """Updates between checkpoints and selections."""
     seed: Seed = 0
     """Another seed gives another training."""
-    clip: GradientNorm = 1.0
-    """Largest norm of the gradient; inf does not clip, as in the paper."""
-    oversample: Count = 3
-    """How often sets whose candidates disagree are shown for each time that the others are; 1 is the paper's."""
-    interaction: bool = True
-    """Let candidates see each other (the set transformer)."""
-    visual: bool = True
-    """Use the frames, not only responses and statistics."""
-    visibility_head: bool = True
-    """Predict visibility by a head of its own, not only by the weights; needs the visibility term."""
-    coordinate: Weight = 2.0
-    """Weight of the coordinate term."""
-    rank_weight: Weight = 0.2
-    """Weight of the best-candidate term."""
-    visibility: Weight = 4.0
-    """Weight of the visibility term, which needs hidden points in the cache; the paper has none (0)."""
-    decoded_weight: Weight = 20.0
-    """Weight of the accuracy of the decoded endpoint; the paper has none (0)."""
+    clip: GradientNorm | None = None
+    """Largest norm of the gradient: 1, or inf (no clipping) in the paper."""
+    oversample: Count | None = None
+    """How often sets whose candidates disagree are shown for each time that the others are: 3, or 1 in the paper."""
+    augment: bool | None = None
+    """Flip, transpose and recolor each batch; the paper does not."""
+    average: bool | None = None
+    """Select among averaged weights (exponential moving average); the paper does not."""
+    max_oracle_error: GradientNorm | None = None
+    """Leave out sets whose best candidate is further from the truth than this many pixels, in training and selection:
+    8, or inf (none is left out) in the paper."""
+    interaction: bool | None = None
+    """Let candidates see each other (the set transformer); on unless given."""
+    visual: bool | None = None
+    """Use the frames, not only responses and statistics; on unless given."""
+    visibility_head: bool | None = None
+    """Predict visibility by a head of its own, not only by the weights; the paper has none. Needs the visibility
+    term."""
+    coordinate: Weight | None = None
+    """Weight of the coordinate term; 2 unless given."""
+    rank_weight: Weight | None = None
+    """Weight of the best-candidate term; 0.2 unless given."""
+    visibility: Weight | None = None
+    """Weight of the visibility term, which needs hidden points in the cache: 4, or 0 (none) in the paper."""
+    decoded_weight: Weight | None = None
+    """Weight of the accuracy of the decoded endpoint: 20, or 0 (none) in the paper."""
     init: InPath | None = None
     """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
-    autocast: bool = False
-    """Compute in bfloat16 where that is safe: faster, with slightly other weights at the end."""
 
     def run(self) -> None:
         """Train and print where the weights are."""
+        from lpa_cwm.training.lpa import train_lpa
+
+        training = self.training()
+        print(train_lpa(self.cache, self.out, training, self.on(), self.begun(training)))
+
+    def training(self) -> "LpaTraining":
+        """The preset's settings, and over them those that were given."""
         from lpa_cwm.registry import fingerprint_of
-        from lpa_cwm.training.lpa import LpaTraining, train_lpa
-        from lpa_cwm.training.objective import Objective
+        from lpa_cwm.training.lpa import LpaTraining
 
-        training = LpaTraining(
-            steps=self.steps,
-            batch=self.batch,
-            rate=self.rate,
-            save_every=self.save_every,
-            seed=self.seed,
-            clip=self.clip,
-            oversample=self.oversample,
-            interaction=self.interaction,
-            visual=self.visual,
-            visibility_head=self.visibility_head,
-            objective=Objective(self.coordinate, self.rank_weight, self.visibility, self.decoded_weight),
-            autocast=self.autocast,
-            init=fingerprint_of([self.init]) if self.init else "",
-        )
-        print(train_lpa(self.cache, self.out, training, self.on(), self.begun()))
+        terms = {"coordinate": self.coordinate, "rank": self.rank_weight}
+        terms |= {"visibility": self.visibility, "decoded": self.decoded_weight}
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        init = fingerprint_of([self.init]) if self.init else ""
+        return LpaTraining.of_preset(self.preset, without_none(terms), init=init, **without_none(settings))
 
-    def begun(self) -> "LPA | None":
+    def begun(self, training: "LpaTraining") -> "LPA | None":
         """The network to start from, if there is one; it must have the branches that were asked for."""
         from lpa_cwm.adjudicators.lpa import load_lpa
         from lpa_cwm.errors import InputError
@@ -109,13 +117,18 @@ class TrainLpa(DeviceOption):
         network = load_lpa(self.init)
         has = network.interaction, network.visual, network.visibility_head is not None
         # A visibility head may be added to a network that has none: it begins by changing nothing.
-        if has != (self.interaction, self.visual, has[2] and self.visibility_head):
+        if has != (training.interaction, training.visual, has[2] and training.visibility_head):
             raise InputError(
                 f"{self.init} has interaction {has[0]}, visual {has[1]} and visibility head {has[2]}, but "
-                f"{self.interaction}, {self.visual} and {self.visibility_head} were asked for; "
+                f"{training.interaction}, {training.visual} and {training.visibility_head} were asked for; "
                 "give the options it was trained with."
             )
         return network
+
+
+def without_none(given: dict[str, Any]) -> dict[str, Any]:
+    """The entries that have a value."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import CompareResult, compare
 from lpa_cwm.evaluation.methods import Method
 from lpa_cwm.protocols import Dataset
+from lpa_cwm.report.paper import ABLATIONS
 from lpa_cwm.training.lpa import LpaTraining, train_lpa
 
 Block = Literal["architecture", "objective", "localization"]
@@ -28,11 +29,6 @@ class Variant:
     """Weights of loss terms that differ from the full ones."""
     settings: dict[str, int] = field(default_factory=dict)
     """Settings of the tracker that differ from the given ones."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the training is the full one, shared by all such variants."""
-        return not self.training and not self.objective
 
 
 STANDARD = {"windows": 0}
@@ -55,6 +51,10 @@ VARIANTS = (
     Variant("paper-objective", "objective", objective={"visibility": 0.0, "decoded": 0.0}),
 )
 """`uniform-windowed` is the reference of the architecture block, `lpa-windowed` the full model of all three blocks."""
+
+
+PAPER_VARIANTS = tuple(variant.name for variant in VARIANTS if ABLATIONS[variant.name])
+"""The variants that the paper has."""
 
 
 def ablate(
@@ -97,4 +97,4 @@ def find_variants(names: Sequence[str]) -> list[Variant]:
 def train_variant(variant: Variant, caches: Sequence[Path], folder: Path, training: LpaTraining, device: str) -> Path:
     """Train LPA for a variant and return its weights; variants that differ only in inference share a training."""
     changed = replace(training, **variant.training, objective=replace(training.objective, **variant.objective))
-    return train_lpa(caches, folder / ("full" if variant.full else variant.name), changed, device)
+    return train_lpa(caches, folder / ("full" if changed == training else variant.name), changed, device)

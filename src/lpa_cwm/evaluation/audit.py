@@ -58,10 +58,13 @@ class AuditResult:
     stats: dict[str, AdjudicatorStats]
 
 
-def audit(cache: Path, weights: Path | None = None, within: float | None = None) -> AuditResult:
+def audit(
+    cache: Path, weights: Path | None = None, within: float | None = None, unweighted: bool = False
+) -> AuditResult:
     """Compare uniform, APA, LPA and the oracle on the visible points of a cache.
 
-    With `within`, only sets in which a candidate comes within this many pixels of the truth are used.
+    With `within`, only sets in which a candidate comes within this many pixels of the truth are used. With
+    `unweighted`, visibility follows from the mean strength of all candidates, as in the paper.
     """
     sets, videos = read_cache(cache)
     rows = sets.visible_rows
@@ -74,7 +77,7 @@ def audit(cache: Path, weights: Path | None = None, within: float | None = None)
         "apa": Judgement.of(sets.apa_weights),
         "lpa": predict_sets(load_lpa(weights or bundled_lpa()), sets, torch.arange(len(sets))),
     }
-    stats = audit_sets(sets, videos, judgements)
+    stats = audit_sets(sets, videos, judgements, unweighted)
     return AuditResult(len(sets), len(set(videos)), n_correct_histogram(sets), stats)
 
 
@@ -99,18 +102,21 @@ def mean_by_video(values: Float[Tensor, "g k"], videos: list[str]) -> Float[np.n
 
 
 def audit_sets(
-    sets: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement]
+    sets: CandidateSets, videos: list[str], judgements: Mapping[str, Judgement], unweighted: bool = False
 ) -> dict[str, AdjudicatorStats]:
     """Statistics of several adjudicators, and of the oracle."""
     oracle = torch.nn.functional.one_hot(sets.errors.argmin(1), sets.peak.shape[1]).to(sets.peak)
     every = {**judgements, ORACLE: Judgement.of(oracle)}
-    return {name: summarize_adjudicator(sets, videos, judgement) for name, judgement in every.items()}
+    return {name: summarize_adjudicator(sets, videos, judgement, unweighted) for name, judgement in every.items()}
 
 
-def summarize_adjudicator(sets: CandidateSets, videos: list[str], judgement: Judgement) -> AdjudicatorStats:
+def summarize_adjudicator(
+    sets: CandidateSets, videos: list[str], judgement: Judgement, unweighted: bool = False
+) -> AdjudicatorStats:
     """Statistics of one adjudicator."""
     weights, errors = judgement.weights, sets.errors
-    strength = judgement.visibility * (weights * sets.strength).sum(1)
+    judged = judgement.visibility * (weights * sets.strength).sum(1)
+    strength = sets.strength.mean(1) if unweighted else judged
     columns = torch.cat(
         (
             endpoint_error(weights, sets.peak, sets.end)[:, None],

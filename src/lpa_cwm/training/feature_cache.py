@@ -1,8 +1,8 @@
 """The feature cache: what LPA sees of candidates whose true endpoints are known, one safetensors file per video."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,8 @@ class FeatureRecorder:
 
     world: WorldModel
     apa: APA
-    masks: int | None = None
-    """Candidates per query; None takes the world model's default."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the tracker's configuration that differ from the world model's defaults."""
     batch: int = 16
     device: str = "cpu"
 
@@ -102,7 +102,7 @@ class FeatureRecorder:
     def record(self, correspondence: Correspondence) -> CandidateSets:
         """The candidate sets of one frame pair."""
         frames, identity = (correspondence.source, correspondence.target), ("clip", *correspondence.identity)
-        config = replace(self.world.defaults, masks=self.masks or self.world.defaults.masks, batch=self.batch)
+        config = replace(self.world.defaults, **{**self.settings, "batch": self.batch})
         observed = observe_pair(self.world, *frames, identity, config, self.device)
         end = observed.crop.to_crop(correspondence.end).to(self.device)
         parts = []

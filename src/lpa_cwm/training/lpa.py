@@ -1,9 +1,10 @@
 """Training of LPA on cached features: AdamW, cosine schedule, model selection on held-out videos."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +13,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.features import compress
 from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head
 from lpa_cwm.errors import InputError
+from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.rng import KeyPart, generator, seed_of
 from lpa_cwm.training.feature_cache import CandidateSets, read_cache
 from lpa_cwm.training.loop import LogRecord, StepLoss, TrainingLoop
@@ -22,8 +24,6 @@ VAL_FOLDS = 10
 """One of ten folds of the source videos is held out for model selection."""
 EMA_RATE = 0.002
 """Smallest rate of the averaged weights."""
-MAX_ORACLE_ERROR = 8.0
-"""Skip sets whose best candidate is further than this from the truth, in pixels: their targets are noise."""
 AMBIGUITY_PX = 4.0
 """Candidates agree where all lie within this distance of their mean, in pixels."""
 
@@ -47,16 +47,31 @@ class LpaTraining:
     """How often an ambiguous set is shown per epoch; the others are shown once."""
     augment: bool = True
     """Flip, transpose and permute the colors of each batch."""
+    average: bool = True
+    """Select among averaged weights (exponential moving average)."""
+    max_oracle_error: float = 8.0
+    """Skip sets whose best candidate is further than this from the truth, in pixels: their targets are noise."""
     autocast: bool = False
     """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)
     init: str = ""
     """Fingerprint of the initial weights; empty for random ones."""
 
+    @classmethod
+    def of_preset(cls, name: PresetName, terms: Mapping[str, float] | None = None, **given: Any) -> "LpaTraining":
+        """The settings of a preset; weights of `terms` of the loss and settings that are `given` override it."""
+        preset = PRESETS[name]
+        return cls(objective=Objective(**{**preset.objective, **(terms or {})}), **{**preset.training, **given})
+
     def settings(self, sets: CandidateSets) -> dict[str, int | float | str]:
         """What must be the same when a training is resumed."""
         flat = {**asdict(self), **asdict(self.objective), "candidate_sets": len(sets)}
         del flat["objective"]
+        # Left out at their defaults: a training that was begun without these switches can go on.
+        usual = LpaTraining(objective=self.objective)
+        for name in ("average", "max_oracle_error"):
+            if flat[name] == getattr(usual, name):
+                del flat[name]
         return flat
 
     def rate_factor(self, step: int) -> float:
@@ -120,17 +135,17 @@ def split_train_val(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor
     return (~val).nonzero()[:, 0], val.nonzero()[:, 0]
 
 
-def solvable(sets: CandidateSets, rows: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
-    """Rows with a candidate within `MAX_ORACLE_ERROR`, or with an occluded point."""
-    return rows[~(sets.min_error[rows] > MAX_ORACLE_ERROR)]
+def solvable(sets: CandidateSets, rows: Int[Tensor, "k"], most: float) -> Int[Tensor, "j"]:
+    """Rows with a candidate within `most` pixels of the truth, or with an occluded point."""
+    return rows[~(sets.min_error[rows] > most)]
 
 
-def selection_set(sets: CandidateSets, val: Int[Tensor, "k"]) -> Int[Tensor, "j"]:
-    """Validation sets for model selection: visible points with a candidate within `MAX_ORACLE_ERROR`."""
-    rows = val[sets.min_error[val] <= MAX_ORACLE_ERROR]
+def selection_set(sets: CandidateSets, val: Int[Tensor, "k"], most: float) -> Int[Tensor, "j"]:
+    """Validation sets for model selection: visible points with a candidate within `most` pixels of the truth."""
+    rows = val[sets.min_error[val] <= most]
     if not len(rows):
         raise InputError(
-            f"None of {len(val)} held-out candidate sets has a candidate within {MAX_ORACLE_ERROR:g} pixels of a "
+            f"None of {len(val)} held-out candidate sets has a candidate within {most:g} pixels of a "
             "visible point; cache more videos, or use a better world model."
         )
     return rows
@@ -231,7 +246,7 @@ def make_loop(network: LPA, out: Path, training: LpaTraining, sets: CandidateSet
         training.save_every,
         training.rate_factor,
         max_norm=training.clip,
-        ema_rate=EMA_RATE,
+        ema_rate=EMA_RATE if training.average else None,
         extra={"val_error": math.inf, "selected": {}},
     )
 
@@ -247,7 +262,8 @@ def train_lpa(
     train, val = split_train_val(videos)
     training = disable_unused_terms(training, sets)
     network = add_visibility_head(init or init_network(training, sets, train), training).to(device).train()
-    train, val = oversample_ambiguous(sets, solvable(sets, train), training.oversample), selection_set(sets, val)
+    train = oversample_ambiguous(sets, solvable(sets, train, training.max_oracle_error), training.oversample)
+    val = selection_set(sets, val, training.max_oracle_error)
     loop = make_loop(network, out, training, sets)
 
     def loss_of(step: int, rows: Int[Tensor, "b"]) -> StepLoss:
@@ -255,7 +271,7 @@ def train_lpa(
         return StepLoss(loss, {"loss": loss.item()})
 
     def select() -> LogRecord:
-        # Single updates are noisy, and the best of many noisy weights is a lucky one: the average is selected.
+        # Single updates are noisy, and the best of many noisy weights is a lucky one: we select among averages.
         error = val_error(loop.averaged, sets, val)
         if error < loop.extra["val_error"]:
             selected = {name: value.clone() for name, value in loop.averaged.state_dict().items()}
