@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tyro.constructors import PrimitiveConstructorSpec
 
-from lpa_cwm.cli import options
+from lpa_cwm.cli import values
 from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
 
 PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
@@ -158,7 +158,7 @@ def declared(kind):
     for entry in dataclasses.fields(kind):
         owner = next(one for one in reversed(kind.__mro__) if entry.name in inspect.get_annotations(one))
         plain = typing.get_type_hints(kind)[entry.name]
-        if dataclasses.is_dataclass(plain) and not issubclass(plain, options.Shard):
+        if dataclasses.is_dataclass(plain) and not issubclass(plain, values.Shard):
             yield from declared(plain)
         else:
             yield owner, entry.name, types[entry.name]
@@ -225,7 +225,7 @@ def test_numbers_are_finite_and_in_ascii(name):
         for spec in specs(kind):
             for text in BAD if spec.metavar in ("N", "X") else ():
                 value = spec.instance_from_str([text])
-                assert isinstance(value, options.Invalid) or abs(value) < 1e10 or option in INFINITE, (option, text)
+                assert isinstance(value, values.Invalid) or abs(value) < 1e10 or option in INFINITE, (option, text)
 
 
 def specs(kind):

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypedDict
 
-from lpa_cwm.cli.options import InPath, JsonOption
+from lpa_cwm.cli.options import JsonOption
+from lpa_cwm.cli.values import InPath
 from lpa_cwm.config import ADJUDICATOR
 from lpa_cwm.errors import InputError
 

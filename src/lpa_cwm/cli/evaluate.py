@@ -12,28 +12,20 @@ from tyro.conf import Positional
 
 from lpa_cwm.cli.options import (
     AdjudicatorOptions,
-    Count,
     DataOptions,
     ExpertOptions,
-    Figure,
-    Gaps,
-    InPath,
     JsonOption,
     MethodOptions,
-    Name,
-    OutFolder,
-    Pixels,
     PresetOption,
     ScoreModelOption,
     ShardOption,
-    Share,
-    Text,
     TrainingOptions,
     WeightsOption,
     WorkerOptions,
     WorldOption,
     check_method,
 )
+from lpa_cwm.cli.values import Count, Figure, Gaps, InPath, Name, OutFolder, Pixels, Share, Text
 from lpa_cwm.config import ADJUDICATORS
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import tyro
 
 from lpa_cwm import __version__
 from lpa_cwm.cli import data, doctor, evaluate, track, train
-from lpa_cwm.cli.options import check
+from lpa_cwm.cli.values import check
 from lpa_cwm.errors import InputError
 
 FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143

@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import Positional
 
-from lpa_cwm.cli.options import (
-    AdjudicatorOptions,
-    ExpertOptions,
-    Figure,
-    Frame,
-    InPath,
-    JsonOption,
-    MethodOptions,
-    Port,
-    Text,
-    integer,
-    out_file,
-    real,
-)
+from lpa_cwm.cli.options import AdjudicatorOptions, ExpertOptions, JsonOption, MethodOptions
+from lpa_cwm.cli.values import Figure, Frame, InPath, Port, Text, integer, out_file, real
 from lpa_cwm.errors import InputError, require
 
 if TYPE_CHECKING:

@@ -6,22 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional
 
-from lpa_cwm.cli.options import (
-    Count,
-    DeviceOption,
-    GradientNorm,
-    InPath,
-    Natural,
-    OutFolder,
-    PresetOption,
-    Rate,
-    Seed,
-    Side,
-    Steps,
-    TrainingOptions,
-    Weight,
-    integer,
-)
+from lpa_cwm.cli.options import DeviceOption, PresetOption, TrainingOptions
+from lpa_cwm.cli.values import Count, GradientNorm, InPath, Natural, OutFolder, Rate, Seed, Side, Steps, Weight, integer
 
 if TYPE_CHECKING:
     from lpa_cwm.adjudicators.lpa import LPA
