@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -72,6 +74,17 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--adjudicator", "lpa", "--weights", "absent.safetensors"], "no LPA weights"),
         (["--save", "tracks.txt"], "must end in"),
         (["--out", "overlay.txt"], "must end in"),
+        (["--object", "absent.png"], "neither a box"),
+        (["--object", "1,2,99,9"], "not inside the frame of 64x64"),
+        (["--object", "9,9,9,9"], "x0 < x1"),
+        (["--object", "clip.mkv"], "neither a box"),
+        (["--object", "1,2,9,9", "--points", "4,3"], "one of them"),
+        (["--points", "4,3@0#x"], "x,y@frame"),
+        (["--batch", "0"], "from 1 to"),
+        (["--device", "mps"], "no device mps"),
+        (["--tail", "-1"], "from 0 to"),
+        (["--scale", "9"], "from 1 to 8"),
+        (["--masks", "1", "--tracker", "static", "--world", "compact"], "does not take --masks"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(clip, tmp_path, capsys, monkeypatch, arguments, said):
@@ -171,17 +184,82 @@ def test_an_interrupt_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch
     assert [row["frame"] for row in rows_of(tmp_path / "t.csv")] == ["0", "1"]
 
 
-def test_the_stream_gives_what_tracking_gives(clip, tmp_path):
+@pytest.mark.parametrize("backward", [False, True])
+def test_frame_by_frame_gives_what_tracking_gives(clip, backward):
     from lpa_cwm import registry
+    from lpa_cwm.clip_tracking import track_clip
     from lpa_cwm.types import Grid
-    from lpa_cwm.video_tracking import PointOptions, prepare_job, track_video
 
     tracker = registry.load_cwm("uniform", "toy", masks=2)
-    tracks, done = track_video(tracker, prepare_job(clip, PointOptions(grid=2, frame=1), "toy"))
-    expected = tracker.track(read(clip), Grid(2, frame=1))
-    assert done == 3
-    torch.testing.assert_close(tracks.xy, expected.xy, equal_nan=True)
-    assert torch.equal(tracks.visible, expected.visible)
+    result = track_clip(tracker, read(clip), Grid(2, frame=1), backward=backward)
+    expected = tracker.track(read(clip), Grid(2, frame=1), backward=backward)
+    assert result.done == result.total == (6 if backward else 3)
+    torch.testing.assert_close(result.tracks.xy, expected.xy, equal_nan=True)
+    assert torch.equal(result.tracks.visible, expected.visible)
+
+
+def test_both_directions_and_corrections(clip, tmp_path):
+    run("track", clip, *QUICK, "--points", "20,20@2", "--backward", "--save", tmp_path / "t.csv")
+    assert [row["frame"] for row in rows_of(tmp_path / "t.csv")] == ["0", "1", "2"]
+    (tmp_path / "p.csv").write_text("track,x,y,frame\n7,20,20,0\n,9,9,1\n7,31.5,32.5,2\n")
+    run("track", clip, *QUICK, "--points", tmp_path / "p.csv", "--save", tmp_path / "t.csv")
+    rows = {(row["track"], row["frame"]): (float(row["x"]), float(row["y"])) for row in rows_of(tmp_path / "t.csv")}
+    assert set(rows) == {("0", "0"), ("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")}
+    assert rows["0", "2"] == (31.5, 32.5)
+    run("track", clip, *QUICK, "--points", "20,20@0#3", "31.5,32.5@2#3", "--save", tmp_path / "u.csv")
+    assert float(rows_of(tmp_path / "u.csv")[2]["x"]) == 31.5
+
+
+def test_baselines_go_backward_and_are_corrected_too(clip, tmp_path):
+    points = ["20,20@0#0", "30,30@2#0", "5,6@1"]
+    main(["track", str(clip), "--points", *points, "--tracker", "static", "--backward", "--save",
+          str(tmp_path / "t.csv")])  # fmt: skip
+    found = [(row["track"], row["frame"], float(row["x"])) for row in rows_of(tmp_path / "t.csv")]
+    # In the middle frame both given positions are equally near; the earlier one counts.
+    assert found == [("0", "0", 20), ("0", "1", 20), ("0", "2", 30), ("1", "0", 5), ("1", "1", 5), ("1", "2", 5)]
+
+
+def test_points_on_an_object(clip, tmp_path):
+    from PIL import Image
+
+    def starts(*options):
+        run("track", clip, *QUICK, *options, "--save", tmp_path / "t.csv")
+        return [(float(row["x"]), float(row["y"])) for row in rows_of(tmp_path / "t.csv") if row["frame"] == "0"]
+
+    assert starts("--object", "10,20,30,40", "--grid", 2) == [(15, 25), (25, 25), (15, 35), (25, 35)]
+    mask = np.zeros((64, 64), np.uint8)
+    mask[20:40, 10:20] = mask[20:30, 20:30] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    assert starts("--object", tmp_path / "mask.png", "--spacing", 10) == [(15, 25), (25, 25), (15, 35)]
+    mask[:] = 0
+    mask[7, 9] = 1
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    assert starts("--object", tmp_path / "mask.png") == [(9.5, 7.5)]
+
+
+@pytest.mark.parametrize("name", ["lk", "dis-chain", "dis"])
+def test_an_interrupted_baseline_keeps_what_it_found(name):
+    """The frames raise as Ctrl-C does; results up to there are those of a run that was not interrupted."""
+    pytest.importorskip("cv2")
+    from lpa_cwm import registry
+    from lpa_cwm.clip_tracking import track_clip
+    from lpa_cwm.types import Clip, Grid
+
+    frames = toy_clip(ToyMotion(shift=(0.02, 0.0)), 8, (64, 64)).frames
+
+    class Interrupted(list):
+        def __getitem__(self, index):
+            if index == 6:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    tracker = registry.load(name)
+    result = track_clip(tracker, Clip(Interrupted(frames), "toy"), Grid(2))
+    whole = track_clip(tracker, Clip(list(frames), "toy"), Grid(2))
+    assert whole.complete
+    assert 4 <= result.done < result.total == 8
+    torch.testing.assert_close(result.tracks.xy[:, : result.done], whole.tracks.xy[:, : result.done])
+    assert result.tracks.xy[:, result.done :].isnan().all()
 
 
 def test_formats_of_other_programs(clip, tmp_path):
@@ -200,10 +278,56 @@ def test_formats_of_other_programs(clip, tmp_path):
     assert coco["images"][0]["width"] == 64
     own = json.loads(saved("u.json").read_text())
     assert own["tracks"][0]["points"][0]["frame"] == 1
+    points = ElementTree.parse(saved("t.xml")).getroot().findall("track")[0].findall("points")
+    assert points[0].attrib.items() >= {"frame": "1", "outside": "0", "points": "20.00,30.00"}.items()
     lines = saved("t.csv", "--format", "deeplabcut").read_text().splitlines()
     assert lines[1] == "bodyparts,point0,point0,point0,point1,point1,point1"
     assert lines[2] == "coords,x,y,likelihood,x,y,likelihood"
     assert lines[3].startswith("0,,,0.000,9.000,9.000,1.000")
+
+
+def test_a_video_on_standard_input_is_tracked_as_it_arrives(clip, tmp_path, capsys, monkeypatch):
+    def stream(*options):
+        with clip.open("rb") as file:
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
+            run("track", "-", *QUICK, "--points", "20,20@0", "30,30@1", *options)
+        return capsys.readouterr().out
+
+    shown = list(csv.DictReader(stream().splitlines()))
+    run("track", clip, *QUICK, "--points", "20,20@0", "30,30@1", "--save", tmp_path / "t.csv")
+    expected = sorted(rows_of(tmp_path / "t.csv"), key=lambda row: (row["frame"], row["track"]))
+    assert [(row["track"], row["frame"], row["time"]) for row in shown] == [
+        (row["track"], row["frame"], row["time"]) for row in expected
+    ]
+    capsys.readouterr()
+    assert [json.loads(line)["frame"] for line in stream("--json", "--end", 2).splitlines()] == [0, 1, 1]
+    stream("--out", tmp_path / "o.mp4", "--save", tmp_path / "u.json", "--side-by-side")
+    assert len(read(tmp_path / "o.mp4")) == 3
+    assert read(tmp_path / "o.mp4").hw == (64, 128)
+    assert len(json.loads((tmp_path / "u.json").read_text())["tracks"][1]["points"]) == 2
+
+
+def test_an_interrupted_stream_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch):
+    from lpa_cwm.io import streams
+
+    def endless():
+        yield from read(clip).frames
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(streams, "read_camera", lambda index: endless())
+    with pytest.raises(SystemExit) as stop:
+        run("track", "camera:1", *QUICK, "--grid", 1, "--save", tmp_path / "t.csv", "--out", tmp_path / "o.mp4")
+    assert stop.value.code == 130
+    assert "stopped after 3 frames" in capsys.readouterr().err
+    assert len(rows_of(tmp_path / "t.csv")) == len(read(tmp_path / "o.mp4")) == 3
+
+
+@pytest.mark.parametrize("option", [["--start", "1"], ["--stride", "2"], ["--backward"], ["--dry-run"]])
+def test_streams_have_no_end_to_begin_with(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("track", "-", *option)
+    assert stop.value.code == 2
+    assert f"{option[0]} is for clips" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["o.gif", "o.webm", "o.mp4"])

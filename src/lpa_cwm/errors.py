@@ -2,6 +2,7 @@
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 
 class InputError(ValueError):
@@ -9,6 +10,14 @@ class InputError(ValueError):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class InterruptedTracking(KeyboardInterrupt):
+    """An interrupt (Ctrl-C) that carries the tracks found before it."""
+
+    def __init__(self, tracks: Any) -> None:
+        super().__init__("tracking was interrupted")
+        self.tracks = tracks
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -1,11 +1,10 @@
-"""One's own videos: open clips, track them so that an interrupt keeps what is done, and write the results."""
+"""One's own videos: clips and points as users give them, and the files that are written."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
 
 from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.errors import InputError
@@ -14,15 +13,16 @@ from lpa_cwm.io import rerun
 from lpa_cwm.io.export import VIDEO_SUFFIXES, write_video
 from lpa_cwm.io.overlay import OverlayStyle, overlay
 from lpa_cwm.io.points import frame_range, read_points, renumber, select_frames, spaced_grid
+from lpa_cwm.io.regions import points_on, read_region
 from lpa_cwm.io.tracks import TrackSource, save
 from lpa_cwm.io.video import PICTURES, read
-from lpa_cwm.progress import progress
-from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, FrameEstimate, validate_queries
+from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 FALLBACK_GRID = 8
 """Points a side where neither points nor a grid were given."""
+ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
+"""A URL; pathlib joins its two slashes."""
 VIDEOS = frozenset({*VIDEO_SUFFIXES, ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv"})
 
 
@@ -31,7 +31,9 @@ class PointOptions:
     """Which points are tracked, and in which frames."""
 
     points: Sequence[str] = ()
-    """Words x,y@frame, and .csv or .json files."""
+    """Words x,y@frame#track, and .csv or .json files."""
+    region: str | None = None
+    """A box x0,y0,x1,y1 or a mask picture: only the grid's points on it."""
     grid: int | None = None
     """Points a side."""
     spacing: float | None = None
@@ -48,12 +50,17 @@ class PointOptions:
             raise InputError(f"Both --{given[0]} and --{given[1]} were given; give one of them.")
         if self.points and self.frame is not None:
             raise InputError("--frame is for grids; give the frame of a point as in 120,80@12.")
+        if self.points and self.region is not None:
+            raise InputError("Both --points and --object were given; give one of them.")
 
     def queries(self, clip: Clip) -> Queries:
         """Queries in frame numbers of the clip."""
         frame = self.start if self.frame is None else self.frame
         if self.points:
             return read_points(self.points)
+        if self.region is not None:
+            side = self.grid or FALLBACK_GRID
+            return points_on(read_region(self.region, clip.hw), frame, side=side, spacing=self.spacing)
         if self.spacing is not None:
             return spaced_grid(clip.hw, self.spacing, frame)
         return Grid(self.grid or FALLBACK_GRID, frame).on(clip.hw)
@@ -101,6 +108,8 @@ def clip_paths(given: Sequence[Path]) -> list[Path]:
     """Video files and folders of pictures; a folder of videos stands for all of them."""
     found = []
     for path in given:
+        if ADDRESS.match(str(path)):
+            raise InputError(f"{path} is an address; download it first and give the file.")
         inside = data_files(path) if path.is_dir() else []
         videos = [one for one in inside if one.suffix.lower() in VIDEOS and one.is_file()]
         pictures = any(one.suffix.lower() in PICTURES for one in inside)
@@ -124,30 +133,3 @@ def default_outputs(path: Path | None, name: str) -> tuple[Path, Path]:
         folder = Path()
     stem = name if path is None else path.stem
     return folder / f"{stem}.tracks.mp4", folder / f"{stem}.tracks.csv"
-
-
-def track_video(tracker: Tracker, job: VideoJob, quiet: bool = True) -> tuple[Tracks, int]:
-    """Tracks, and the number of frames done: fewer than all if our tracker was interrupted after a frame."""
-    total = len(job.clip)
-    if not isinstance(tracker, CwmTracker):
-        return tracker.track(job.clip, job.queries), total
-    done: list[FrameEstimate] = []
-    try:
-        stream = tracker.stream(_frames(job.clip), job.queries, job.clip.name)
-        done.extend(progress(stream, total, job.clip.name, quiet))
-    except KeyboardInterrupt:
-        if len(done) <= int(job.queries.frame.min()) + 1:
-            raise
-    return _joined(done, total), len(done)
-
-
-def _frames(clip: Clip) -> Iterator[torch.Tensor]:
-    return (clip[index] for index in range(len(clip)))
-
-
-def _joined(done: list[FrameEstimate], total: int) -> Tracks:
-    """Tracks through all frames; nowhere in those that were not reached."""
-    missing = [FrameEstimate.empty(len(done[-1].visible))] * (total - len(done))
-    estimates = [one.extended(len(done[-1].visible)) for one in done] + missing
-    names = [entry.name for entry in fields(FrameEstimate)]
-    return Tracks(**{name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names})

@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from lpa_cwm.baselines.pairwise import working_size
+from lpa_cwm.baselines.pairwise import keep_partial, working_size
 from lpa_cwm.errors import require
 from lpa_cwm.geometry import inside, rescale
 from lpa_cwm.tracker import validate_queries
@@ -60,15 +60,20 @@ class LucasKanade:
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size)
         tracks = Tracks.at_queries(resized, asked)
         error = torch.zeros_like(tracks.xy[..., 0]).where(tracks.visible, torch.nan)
-        after = gray(cv2, resized[0])
-        for target in range(1, len(clip)):
-            before, after = after, gray(cv2, resized[target])
-            rows = (asked.frame < target).nonzero()[:, 0]
-            if len(rows):
-                xy, miss = self._step(cv2, before, after, tracks.xy[rows, target - 1])
-                tracks.xy[rows, target], error[rows, target] = xy, error[rows, target - 1] + miss
-        visible = (error <= self.limit) & inside(tracks.xy, resized.hw)
-        return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible, -error)
+
+        def found() -> Tracks:
+            visible = (error <= self.limit) & inside(tracks.xy, resized.hw)
+            return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible, -error)
+
+        with keep_partial(found):
+            after = gray(cv2, resized[0])
+            for target in range(1, len(clip)):
+                before, after = after, gray(cv2, resized[target])
+                rows = (asked.frame < target).nonzero()[:, 0]
+                if len(rows):
+                    xy, miss = self._step(cv2, before, after, tracks.xy[rows, target - 1])
+                    tracks.xy[rows, target], error[rows, target] = xy, error[rows, target - 1] + miss
+        return found()
 
     def _step(
         self, cv2: Any, before: np.ndarray, after: np.ndarray, xy: Float[Tensor, "n 2"]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.baselines.pairwise import Flow, both_flows, by_source, working_size
+from lpa_cwm.baselines.pairwise import Flow, both_flows, by_source, keep_partial, working_size
 from lpa_cwm.geometry import inside, pixel_centers, rescale
 from lpa_cwm.sampling import read, unit_range
 from lpa_cwm.tracker import validate_queries
@@ -54,18 +54,23 @@ class GapTracker:
         tracks = Tracks.at_queries(resized, asked)
         cost = torch.zeros_like(tracks.xy[..., 0]).where(tracks.visible, torch.nan)
         template = self._templates(resized, asked)
-        for target in range(int(asked.frame.min()) + 1, len(clip)):
-            rows = (asked.frame < target).nonzero()[:, 0]
-            paths = self._paths(resized, asked.frame[rows], tracks.xy[rows], cost[rows], target)
-            similarity = self._similarity(resized, target, paths.xy, template[rows])
-            best = torch.nan_to_num(similarity - self.penalty * paths.cost, nan=-torch.inf).argmax(0)
-            every = torch.arange(len(rows), device=rows.device)
-            end = paths.xy[best, every]
-            # A point without any path stays where it was, hidden.
-            tracks.xy[rows, target] = end.where(end.isfinite(), tracks.xy[rows, target - 1])
-            cost[rows, target] = paths.cost[best, every]
-        visible = (cost <= self.limit) & inside(tracks.xy, resized.hw)
-        return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible | tracks.visible, -cost)
+
+        def found() -> Tracks:
+            visible = (cost <= self.limit) & inside(tracks.xy, resized.hw)
+            return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible | tracks.visible, -cost)
+
+        with keep_partial(found):
+            for target in range(int(asked.frame.min()) + 1, len(clip)):
+                rows = (asked.frame < target).nonzero()[:, 0]
+                paths = self._paths(resized, asked.frame[rows], tracks.xy[rows], cost[rows], target)
+                similarity = self._similarity(resized, target, paths.xy, template[rows])
+                best = torch.nan_to_num(similarity - self.penalty * paths.cost, nan=-torch.inf).argmax(0)
+                every = torch.arange(len(rows), device=rows.device)
+                end = paths.xy[best, every]
+                # A point without any path stays where it was, hidden.
+                tracks.xy[rows, target] = end.where(end.isfinite(), tracks.xy[rows, target - 1])
+                cost[rows, target] = paths.cost[best, every]
+        return found()
 
     def _sources(self, frame: Int[Tensor, "n"], target: int) -> list[int]:
         """Source frames of a target: by gap, and the frames of the queries."""

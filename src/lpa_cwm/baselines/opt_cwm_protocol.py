@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.baselines.pairwise import by_source
+from lpa_cwm.baselines.pairwise import by_source, keep_partial
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import Crop, center_of, index_of
@@ -75,15 +75,19 @@ class OfficialTracker:
         tracks = Tracks.at_queries(clip, queries)
         strength = torch.full_like(tracks.xy[..., 0], torch.nan)
         generator = torch.Generator().manual_seed(self.seed)
-        for start, rows in by_source(queries):
-            pixel = index_of(queries.xy[rows], clip.hw)
-            source = unit_range(clip[start]).to(self.device)
-            for target in range(start + 1, len(clip)):
-                *_, last = self.passes(source, unit_range(clip[target]).to(self.device), pixel, generator)
-                tracks.xy[rows, target] = center_of(torch.stack([result.endpoint for result in last]))
-                strength[rows, target] = torch.stack([result.strength for result in last]).to(strength)
-        visible = tracks.visible | (strength >= self.config.visibility_threshold)
-        return Tracks(tracks.xy, visible, strength)
+
+        def found() -> Tracks:
+            return Tracks(tracks.xy, tracks.visible | (strength >= self.config.visibility_threshold), strength)
+
+        with keep_partial(found):
+            for start, rows in by_source(queries):
+                pixel = index_of(queries.xy[rows], clip.hw)
+                source = unit_range(clip[start]).to(self.device)
+                for target in range(start + 1, len(clip)):
+                    *_, last = self.passes(source, unit_range(clip[target]).to(self.device), pixel, generator)
+                    tracks.xy[rows, target] = center_of(torch.stack([result.endpoint for result in last]))
+                    strength[rows, target] = torch.stack([result.strength for result in last]).to(strength)
+        return found()
 
     def passes(
         self,

@@ -5,6 +5,7 @@ is kept. The backward flow is read bilinearly at the endpoint.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.baselines.raft import cell_grid
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.geometry import HW, index_of, inside, rescale
 from lpa_cwm.io.video import LazyFrames
 from lpa_cwm.sampling import read, resize_frame
@@ -118,13 +119,18 @@ class PairwiseTracker:
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size)
         tracks = Tracks.at_queries(resized, asked)
         strength = torch.zeros_like(tracks.xy[..., 0]).where(tracks.visible, torch.nan)
-        for source, rows in by_source(asked):
-            for first in range(source + 1, len(clip), self.batch):
-                targets = torch.arange(first, min(first + self.batch, len(clip)), device=rows.device)
-                xy, visible, confidence = self._endpoints(resized, source, targets, asked.xy[rows])
-                at = (rows[:, None], targets)
-                tracks.xy[at], tracks.visible[at], strength[at] = xy, visible, confidence
-        return Tracks(rescale(tracks.xy, resized.hw, clip.hw), tracks.visible, strength)
+
+        def found() -> Tracks:
+            return Tracks(rescale(tracks.xy, resized.hw, clip.hw), tracks.visible, strength)
+
+        with keep_partial(found):
+            for source, rows in by_source(asked):
+                for first in range(source + 1, len(clip), self.batch):
+                    targets = torch.arange(first, min(first + self.batch, len(clip)), device=rows.device)
+                    xy, visible, confidence = self._endpoints(resized, source, targets, asked.xy[rows])
+                    at = (rows[:, None], targets)
+                    tracks.xy[at], tracks.visible[at], strength[at] = xy, visible, confidence
+        return found()
 
     def _endpoints(
         self, clip: Clip, source: int, targets: Int[Tensor, "b"], xy: Float[Tensor, "n 2"]
@@ -152,6 +158,15 @@ def both_flows(
         raise InputError(f"The flow estimator returned the shape {tuple(found.shape)}; {expected} was expected.")
     forward, backward = found.chunk(2)
     return forward, backward
+
+
+@contextmanager
+def keep_partial(found: Callable[[], Tracks]) -> Iterator[None]:
+    """Let an interrupt carry the tracks found so far."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise InterruptedTracking(found()) from error
 
 
 def by_source(queries: Queries) -> Iterator[tuple[int, Int[Tensor, "k"]]]:

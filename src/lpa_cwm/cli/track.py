@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lpa_cwm.explain import Explanation
     from lpa_cwm.protocols import Tracker
     from lpa_cwm.types import Tracks
-    from lpa_cwm.video_tracking import VideoJob
+    from lpa_cwm.video_tracking import PointOptions, VideoJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +46,21 @@ class Track(JsonOption):
 
     EXAMPLE: ClassVar[str] = "lpa-cwm track clip.mp4 --points 120,80@0 200,140@12 --out overlay.mp4 --save tracks.csv"
     clips: Annotated[tuple[InPath, ...], Positional] = ()
-    """Video files, folders of videos, or folders of pictures; without any, the bundled clip."""
+    """Video files, folders of videos or of pictures, - for a video on standard input, camera:0 for a camera; without \
+any, the bundled clip."""
     points: tuple[Text, ...] = ()
-    """Points x,y@frame in the clip's pixels, for example 120,80@0; or .csv and .json files with x, y and frame."""
+    """Points x,y@frame in the clip's pixels, for example 120,80@0, or .csv and .json files with x, y and frame; \
+further positions of a track correct it: 140,90@20#0 (or a column track) is where track 0 is in frame 20."""
     grid: Annotated[int, integer(1, 300)] | None = None
     """A grid of this many points a side; 8 if nothing is given."""
     spacing: Annotated[float, real(1.0, 1e5)] | None = None
     """A grid with this distance between points, in pixels."""
+    object: Text | None = None
+    """Only the grid's points on an object: a box x0,y0,x1,y1, or a mask picture of the clip's size, as SAM makes it."""
     frame: Frame | None = None
     """Frame of the grid; the first one used if not given."""
+    backward: bool = False
+    """Track also from each point to the first frame."""
     start: Frame = 0
     """First frame used."""
     end: Frame | None = None
@@ -63,10 +69,11 @@ class Track(JsonOption):
     """Use every N-th frame."""
     out: Annotated[Path, out_file(".mp4", ".mkv", ".mov", ".webm", ".gif")] | None = None
     """Write the video with the tracks drawn on it; sound is kept but in .webm and .gif."""
-    save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".rrd")] | None = None
-    """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), or a recording for the rerun viewer (.rrd)."""
-    format: Literal["tapvid", "coco", "deeplabcut"] | None = None
-    """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), deeplabcut (.csv, .h5)."""
+    save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".xml", ".rrd")] | None = None
+    """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), .xml (CVAT), or a recording for rerun (.rrd)."""
+    format: Literal["tapvid", "coco", "cvat", "deeplabcut"] | None = None
+    """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), cvat for video (.xml), \
+deeplabcut (.csv, .h5)."""
     dry_run: bool = False
     """Print predictions, seconds on this machine and memory, and stop; one frame pair is tracked to time it."""
     overlay: OverlayOptions = field(default_factory=OverlayOptions)
@@ -81,6 +88,9 @@ class Track(JsonOption):
         name, device = self.model.method(), self.model.on()
         self.model.refuse_ignored(self.expert.given_names())
         self.check_outputs()
+        if self.streams():
+            self.track_stream(name, device)
+            return
         jobs = self.jobs()
         tracker = self.load(name, device)
         for job in jobs:
@@ -104,13 +114,58 @@ class Track(JsonOption):
         if self.save and self.save.suffix.lower() == ".h5":
             require_hdf5()
 
+    def streams(self) -> bool:
+        """Whether a camera or standard input is tracked; refused beside what needs the whole clip."""
+        from lpa_cwm.io.streams import is_stream
+
+        if not any(is_stream(str(clip)) for clip in self.clips):
+            return False
+        if len(self.clips) > 1:
+            raise InputError(f"{len(self.clips)} clips were given; a stream is tracked alone.")
+        if self.model.tracker is not None:
+            raise InputError(f"{self.model.tracker} needs the whole clip; streams are tracked by our tracker.")
+        given = {"start": self.start, "stride": self.stride - 1, "backward": self.backward, "dry-run": self.dry_run}
+        given["save as .rrd"] = self.save is not None and self.save.suffix.lower() == ".rrd"
+        for option, value in given.items():
+            if value:
+                raise InputError(f"--{option} is for clips; a stream is tracked as its frames arrive.")
+        return True
+
+    def track_stream(self, name: str, device: str) -> None:
+        """Track while frames arrive; without files, rows go to stdout."""
+        from lpa_cwm import registry
+        from lpa_cwm.io.overlay import OverlayStyle
+        from lpa_cwm.io.streams import open_stream
+        from lpa_cwm.io.tracks import RowPrinter
+        from lpa_cwm.stream_tracking import StreamJob
+        from lpa_cwm.tracker import validate_queries
+
+        stream = open_stream(str(self.clips[0]))
+        queries = validate_queries(stream.stand_in(), self.point_options().queries(stream.stand_in()))
+        style, files = OverlayStyle(**asdict(self.overlay)), [path for path in (self.save, self.out) if path]
+        job = StreamJob(stream, queries, self.end, self.out, self.save, self.format, style)
+        if not files:
+            job.on_row = RowPrinter(self.json)
+        job.run(registry.load_cwm(name, device=device, **self.model.names(), **self.expert.given()))
+        if files:
+            print("\n".join(str(path) for path in files))
+        if job.interrupted:
+            print(f"lpa-cwm: stopped after {len(job.done)} frames.", file=sys.stderr)
+            raise SystemExit(130)
+
+    def point_options(self) -> "PointOptions":
+        """Which points, and in which frames."""
+        from lpa_cwm.video_tracking import PointOptions
+
+        names = ("points", "grid", "spacing", "frame", "start", "end", "stride")
+        return PointOptions(**{name: getattr(self, name) for name in names}, region=self.object)
+
     def jobs(self) -> "list[VideoJob]":
         """All clips with their points; every one is opened before any is tracked."""
         from lpa_cwm.io.overlay import OverlayStyle
-        from lpa_cwm.video_tracking import PointOptions, clip_paths, default_outputs, prepare_job
+        from lpa_cwm.video_tracking import clip_paths, default_outputs, prepare_job
 
-        names = ("points", "grid", "spacing", "frame", "start", "end", "stride")
-        options = PointOptions(**{name: getattr(self, name) for name in names})
+        options = self.point_options()
         paths = clip_paths(self.clips) or [None]
         if len(paths) > 1 and (self.out or self.save):
             raise InputError(f"{len(paths)} clips cannot be written to one file; leave out --out and --save.")
@@ -131,14 +186,15 @@ class Track(JsonOption):
 
     def track(self, tracker: "Tracker", job: "VideoJob") -> None:
         """Track one clip and write its files; after Ctrl-C what was tracked is written."""
-        from lpa_cwm.video_tracking import track_video
+        from lpa_cwm.clip_tracking import track_clip
 
-        tracks, done = track_video(tracker, job, quiet=self.json)
-        written = job.write(tracks)
-        self.report(job, tracks, written)
-        if done < len(job.clip):
+        result = track_clip(tracker, job.clip, job.queries, backward=self.backward, quiet=self.json)
+        written = job.write(result.tracks)
+        self.report(job, result.tracks, written)
+        if not result.complete:
             files = " and ".join(str(path) for path in written)
-            print(f"lpa-cwm: stopped after {done} of {len(job.clip)} frames; they are in {files}.", file=sys.stderr)
+            said = f"stopped after {result.done} of {result.total} frames; they are in {files}."
+            print(f"lpa-cwm: {said}", file=sys.stderr)
             raise SystemExit(130)
         if not (self.out or self.save):
             print("lpa-cwm: neither --out nor --save was given; these files were chosen.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Points to track: words of a command line, tables, grids; and the frames of a clip that are used."""
+"""Points to track: words of a command line, tables, grids, objects; and the frames of a clip that are used."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import UInt8
@@ -16,15 +16,25 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW
 from lpa_cwm.types import Clip, Queries
 
-POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?", re.ASCII)
+POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
 MOST_POINTS = 100_000
 MOST_BYTES = 64 * 2**20
 """Of a file of points."""
 
 
+class GivenPoint(NamedTuple):
+    """A position that the user gives."""
+
+    x: float
+    y: float
+    frame: int
+    track: int | None = None
+    """Number of the track; several positions of one track correct it."""
+
+
 def read_points(words: Sequence[str]) -> Queries:
-    """Points from words x,y@frame (frame 0 when left out) and from .csv and .json files, in the order given."""
-    found: list[tuple[float, float, int]] = []
+    """Points from words x,y@frame#track (frame 0 and a new track when left out) and from .csv and .json files."""
+    found: list[GivenPoint] = []
     for word in words:
         kind = Path(word).suffix.lower()
         if kind in (".csv", ".json"):
@@ -33,15 +43,27 @@ def read_points(words: Sequence[str]) -> Queries:
             found.append(parse_point(word))
     if len(found) > MOST_POINTS:
         raise InputError(f"{len(found)} points were given; at most {MOST_POINTS} can be tracked at once.")
-    return Queries(torch.tensor([row[:2] for row in found]).view(-1, 2), torch.tensor([row[2] for row in found]))
+    return queries_from(found)
 
 
-def parse_point(word: str) -> tuple[float, float, int]:
-    """x, y and frame of one word."""
+def queries_from(points: Sequence[GivenPoint]) -> Queries:
+    """Queries of some positions; tracks are numbered in the order in which they first appear."""
+    xy = torch.tensor([point[:2] for point in points], dtype=torch.float32).view(-1, 2)
+    frame = torch.tensor([point.frame for point in points], dtype=torch.long)
+    if all(point.track is None for point in points):
+        return Queries(xy, frame)
+    names = [("new", index) if point.track is None else ("given", point.track) for index, point in enumerate(points)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return Queries(xy, frame, torch.tensor([numbers[name] for name in names]))
+
+
+def parse_point(word: str) -> GivenPoint:
+    """The position that one word gives."""
     match = POINT.fullmatch(word)
     try:
         if match:
-            return float(match[1]), float(match[2]), int((match[3] or "@0")[1:])
+            track = int(match[4][1:]) if match[4] else None
+            return GivenPoint(float(match[1]), float(match[2]), int((match[3] or "@0")[1:]), track)
     except ValueError:
         pass
     raise InputError(
@@ -49,8 +71,8 @@ def parse_point(word: str) -> tuple[float, float, int]:
     )
 
 
-def _table(path: Path, rows_of: Any) -> list[tuple[float, float, int]]:
-    """The rows of a file, each with x, y and, if it has one, a frame."""
+def _table(path: Path, rows_of: Any) -> list[GivenPoint]:
+    """The rows of a file, each with x, y and, if it has them, frame and track."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path} is larger than {MOST_BYTES >> 20} MB; expected a table of points.")
@@ -62,7 +84,8 @@ def _table(path: Path, rows_of: Any) -> list[tuple[float, float, int]]:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{path} is not a table of points ({error}); expected columns x, y and frame, or a list of such objects."
+            f"{path} is not a table of points ({error}); expected columns x, y, frame and, for corrections, track, "
+            "or a list of such objects."
         ) from error
 
 
@@ -75,11 +98,12 @@ def _rows_of_json(text: str) -> list[Any]:
     return held["points"] if isinstance(held, dict) else held
 
 
-def _point(row: Any, number: int) -> tuple[float, float, int]:
-    x, y, frame = (row["x"], row["y"], row.get("frame") or 0) if isinstance(row, dict) else (*row, 0)[:3]
-    point = float(x), float(y), int(frame)
+def _point(row: Any, number: int) -> GivenPoint:
+    named = row if isinstance(row, dict) else dict(zip(("x", "y", "frame", "track"), row, strict=False))
+    x, y, frame, track = named["x"], named["y"], named.get("frame") or 0, named.get("track")
+    point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
     # NaN is smaller than nothing; the clip's own size is checked where it is known.
-    if not (abs(point[0]) < 1e6 and abs(point[1]) < 1e6 and 0 <= point[2] < 10**9):
+    if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9):
         raise ValueError(f"row {number} is {x}, {y}, {frame}")
     return point
 
@@ -138,4 +162,4 @@ def renumber(queries: Queries, numbers: range) -> Queries:
                 f"A point is given in frame {frame}, which is not among the frames used, {numbers[0]} to {numbers[-1]}"
                 f"{f' at stride {numbers.step}' if numbers.step > 1 else ''}; give a frame that is."
             )
-    return Queries(queries.xy, torch.tensor([numbers.index(frame) for frame in frames]))
+    return Queries(queries.xy, torch.tensor([numbers.index(frame) for frame in frames]), queries.track)

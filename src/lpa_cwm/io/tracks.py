@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class TrackSource:
 
 
 def save(tracks: Tracks, path: Path, source: TrackSource | None = None, form: str | None = None) -> None:
-    """Write tracks in a format: that of the suffix, or `tapvid` (.npz), `coco` (.json), `deeplabcut` (.csv, .h5)."""
+    """Write tracks in the format of the suffix, or in the form `tapvid`, `coco`, `cvat` or `deeplabcut`."""
     writer_of(path, form)(tracks, path, source or TrackSource())
 
 
@@ -77,6 +78,25 @@ def to_csv(tracks: Tracks, path: Path, source: TrackSource | None = None) -> Non
         writer.writeheader()
         for row in rows:
             writer.writerow({name: _shown(name, value) for name, value in row.items()})
+
+
+@dataclass
+class RowPrinter:
+    """Prints rows to stdout as they come: a CSV table with its header, or one JSON object per line."""
+
+    as_json: bool = False
+    started: bool = False
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Print one row at once."""
+        shown = {name: _shown(name, value) for name, value in row.items()}
+        if self.as_json:
+            print(json.dumps({name: value if value == value else None for name, value in row.items()}), flush=True)
+            return
+        if not self.started:
+            print(",".join(shown))
+            self.started = True
+        print(",".join(shown.values()), flush=True)
 
 
 def _shown(name: str, value: float | int) -> str:
@@ -148,6 +168,27 @@ def to_coco(tracks: Tracks, path: Path, source: TrackSource) -> None:
     _write_json(path, {"images": images, "annotations": annotations, "categories": [category]})
 
 
+def to_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
+    """CVAT for video 1.1: a track of points for each track; `outside` where it is not tracked."""
+    root = ElementTree.Element("annotations")
+    ElementTree.SubElement(root, "version").text = "1.1"
+    for number, (xy, visible) in enumerate(zip(tracks.xy.tolist(), tracks.visible.tolist(), strict=True)):
+        track = ElementTree.SubElement(root, "track", id=str(number), label="point", source=SCORER)
+        last = None
+        for index, ((x, y), seen) in enumerate(zip(xy, visible, strict=True)):
+            known = x == x
+            if not known and last is None:
+                continue
+            last = (x, y) if known else last
+            place = "{:.2f},{:.2f}".format(*last or (x, y))
+            where = {"frame": str(source.number(index)), "points": place, "z_order": "0", "keyframe": "1"}
+            state = {"outside": str(int(not known)), "occluded": str(int(known and not seen))}
+            ElementTree.SubElement(track, "points", where | state)
+    ElementTree.indent(root, " ")
+    with atomic_write(path) as aside:
+        ElementTree.ElementTree(root).write(aside, encoding="utf-8", xml_declaration=True)
+
+
 def deeplabcut_columns(tracks: Tracks) -> tuple[list[tuple[str, str, str]], np.ndarray]:
     """Columns (scorer, bodypart, coordinate) and a row per frame: x, y and likelihood of each point."""
     parts = [f"point{row}" for row in range(len(tracks.xy))]
@@ -194,10 +235,12 @@ WRITERS: dict[str, Callable[[Tracks, Path, TrackSource], None]] = {
     ".json": to_json,
     ".npz": to_npz,
     ".h5": to_deeplabcut_h5,
+    ".xml": to_cvat,
 }
 FORMS: dict[tuple[str, str], Callable[[Tracks, Path, TrackSource], None]] = {
     ("tapvid", ".npz"): to_tapvid,
     ("coco", ".json"): to_coco,
+    ("cvat", ".xml"): to_cvat,
     ("deeplabcut", ".csv"): to_deeplabcut_csv,
     ("deeplabcut", ".h5"): to_deeplabcut_h5,
 }
