@@ -141,17 +141,10 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
 
     def source(self) -> "PairSampler":
         """Tracks of annotated videos, or flow of records."""
-        from lpa_cwm.datasets.movif import MoviClips
-        from lpa_cwm.datasets.tapvid import load_dataset
-        from lpa_cwm.files import data_files
-        from lpa_cwm.training.pair_sampling import FlowPairSampler, TrackPairSampler
+        from lpa_cwm.training.pair_sampling import training_pairs
 
-        if self.dataset.is_dir() and data_files(self.dataset, "*.tfrecord-*"):
-            clips = MoviClips.of(self.dataset, "train")
-            return FlowPairSampler(clips, self.pairs, self.queries)
-        dataset = load_dataset(self.dataset)
         chosen = self.candidates()
-        return TrackPairSampler(dataset, dataset.names, self.pairs, self.queries, chosen["gaps"], chosen["hidden"])
+        return training_pairs(self.dataset, self.pairs, self.queries, chosen["gaps"], chosen["hidden"])
 
 
 @dataclass(frozen=True, kw_only=True)

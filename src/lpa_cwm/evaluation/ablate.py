@@ -30,6 +30,10 @@ class Variant:
     settings: dict[str, int] = field(default_factory=dict)
     """Settings of the tracker that differ from the given ones."""
 
+    def of_training(self, training: LpaTraining) -> LpaTraining:
+        """The training of this variant; variants that differ only in inference share the full one."""
+        return replace(training, **self.training, objective=replace(training.objective, **self.objective))
+
 
 STANDARD = {"windows": 0}
 """Standard localization: the maximum of the response distribution without Gaussian windows."""
@@ -65,6 +69,7 @@ def ablate(
     variants: Sequence[str] = (),
     trainings: Path | None = None,
     training: LpaTraining | None = None,
+    weights: Path | None = None,
     world: str = WORLD,
     score_model: str = "compact",
     settings: dict[str, Any] | None = None,
@@ -74,14 +79,20 @@ def ablate(
 ) -> CompareResult:
     """Train the variants of LPA, track a data set with every variant, score and report; all variants if none is named.
 
-    `training` is the full training; `settings` are the tracker's, which a variant's own settings override.
+    `training` is the full training, and `weights` are those of the full LPA if it is trained already. `settings` are
+    the tracker's, which a variant's own settings override.
     """
     folder, training = trainings or Path(out) / "training", training or LpaTraining()
     methods = []
     for variant in find_variants(variants):
-        weights = train_variant(variant, caches, folder, training, device) if variant.method == "lpa" else None
+        changed = variant.of_training(training)
+        own = None
+        if variant.method == "lpa":
+            full = changed == training
+            name = "full" if full else variant.name
+            own = weights if full and weights else train_lpa(caches, folder / name, changed, device)
         chosen = {**(settings or {}), **variant.settings}
-        methods.append(Method(variant.method, world, score_model, weights, device, chosen, variant.name))
+        methods.append(Method(variant.method, world, score_model, own, device, chosen, variant.name))
     return compare(dataset, out, methods, selection=selection, command=command)
 
 
@@ -92,9 +103,3 @@ def find_variants(names: Sequence[str]) -> list[Variant]:
         if name not in known:
             raise InputError(f"{name!r} is no variant; choose among {', '.join(known)}.")
     return [variant for variant in VARIANTS if not names or variant.name in names]
-
-
-def train_variant(variant: Variant, caches: Sequence[Path], folder: Path, training: LpaTraining, device: str) -> Path:
-    """Train LPA for a variant and return its weights; variants that differ only in inference share a training."""
-    changed = replace(training, **variant.training, objective=replace(training.objective, **variant.objective))
-    return train_lpa(caches, folder / ("full" if changed == training else variant.name), changed, device)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from lpa_cwm.training.feature_cache import CandidateSets, read_cache
 from lpa_cwm.training.lpa import predict_sets
 from lpa_cwm.training.objective import VISIBILITY_THRESHOLD, endpoint_error
 from lpa_cwm.types import Judgement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ORACLE = "best of M"
 """Name of the adjudicator that knows the best candidate."""
@@ -175,31 +180,54 @@ def describe_histogram(counts: list[int]) -> str:
 
 
 def draw_audit(stats: Mapping[str, AdjudicatorStats], path: Path) -> None:
-    """Bars of the endpoint error, and curves of weight against true rank with 95 % video-bootstrap intervals."""
+    """Write the figure of an audit."""
+    figure = audit_figure(stats)
+    with atomic_write(path) as aside:
+        figure.savefig(aside, dpi=160)
+
+
+def audit_figure(stats: Mapping[str, AdjudicatorStats]) -> "Figure":
+    """Bars of the endpoint error; curves of weight against true rank with an inset of the top-1 hit rates.
+
+    Error bars and bands are 95 % video-bootstrap intervals.
+    """
     require("matplotlib", "report")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
+    inset = right.inset_axes((0.56, 0.6, 0.42, 0.32))
     for place, (name, one) in enumerate(stats.items()):
-        error = one.error
-        low, high = error.value - error.low, error.high - error.value
         color = COLORS.get(name, "#555555")
-        left.bar(place, error.value, yerr=[[low], [high]], color=color, capsize=4, width=0.65)
-        left.annotate(f"{error.value:.2f}", (place, error.high), ha="center", va="bottom", fontsize=9)
+        draw_bar(left, place, one.error, color, f"{one.error.value:.2f}")
         if name != ORACLE:
             numbers = range(1, len(one.by_rank) + 1)
-            label = f"{name}, {one.hit.value:.0%}"
-            right.plot(numbers, [e.value for e in one.by_rank], "o-", color=color, label=label, markersize=4)
+            right.plot(numbers, [e.value for e in one.by_rank], "o-", color=color, label=name, markersize=4)
             bounds = [e.low for e in one.by_rank], [e.high for e in one.by_rank]
             right.fill_between(numbers, *bounds, color=color, alpha=0.18, linewidth=0)
+            draw_bar(inset, place, one.hit, color, f"{one.hit.value:.0%}", 6)
     left.set_xticks(range(len(stats)), list(stats))
-    left.set_ylabel("endpoint error of the weighted endpoint, px")
+    left.set_ylabel("EPE of the weighted endpoint, px")
     right.set_xlabel("true rank of the candidate")
     right.set_ylabel("weight")
-    right.legend(frameon=False, title="best candidate has the largest weight in")
-    for axes in (left, right):
+    # Room for the inset above the curves.
+    highest = max(max(e.value for e in one.by_rank) for name, one in stats.items() if name != ORACLE)
+    right.set_ylim(0, 1.9 * highest)
+    right.legend(frameon=False, loc="upper left", fontsize=8)
+    inset.set_title("top-1 hit rate", fontsize=7)
+    inset.set_xticks([])
+    inset.set_yticks([])
+    for axes in (left, right, inset):
         axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(y=0.12)
-    with atomic_write(path) as aside:
-        figure.savefig(aside, dpi=160)
+    for axes in (left, inset):
+        axes.margins(y=0.18)
+    return figure
+
+
+def draw_bar(axes: "Axes", place: int, estimate: Estimate, color: str, text: str, size: int = 9) -> None:
+    """A bar with its interval and its value."""
+    known = estimate.low == estimate.low
+    reach = [[estimate.value - estimate.low], [estimate.high - estimate.value]] if known else None
+    axes.bar(place, estimate.value, yerr=reach, color=color, capsize=3, width=0.65)
+    top = estimate.high if known else estimate.value
+    axes.annotate(text, (place, top), ha="center", va="bottom", fontsize=size)

@@ -69,12 +69,12 @@ def sweep(
     return sweep_pairs(tracker, choose_queries(source, videos, queries), out)
 
 
-def open_pairs(path: Path, queries: int, gaps: tuple[int, int]) -> PairSampler:
+def open_pairs(path: Path, queries: int, gaps: tuple[int, int], pairs: int = PAIRS) -> PairSampler:
     """Frame pairs with known endpoints: tracks of annotated videos, or flow of held-out MOVi-F records."""
     if path.is_dir() and data_files(path, "*.tfrecord-*"):
-        return FlowPairSampler(held_out_records(path), PAIRS, queries)
+        return FlowPairSampler(held_out_records(path), pairs, queries)
     dataset = load_dataset(path)
-    return TrackPairSampler(dataset, dataset.names, PAIRS, queries, gaps)
+    return TrackPairSampler(dataset, dataset.names, pairs, queries, gaps)
 
 
 def held_out_records(folder: Path) -> MoviClips:

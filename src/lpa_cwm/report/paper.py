@@ -52,10 +52,10 @@ def paper_figures() -> tuple[PaperFigure, ...]:
 
 def figures_of(scores: Scores) -> Iterator[PaperFigure]:
     """The paper's numbers for a method on a data set; a metric that two tables repeat is given once."""
-    row, dataset = paper_row(scores), _letters(scores.dataset)
+    row = paper_row(scores)
     given = set()
     for figure in paper_figures():
-        if figure.method == row and _letters(figure.dataset) in dataset and figure.metric not in given:
+        if figure.method == row and same_name(figure.dataset, scores.dataset) and figure.metric not in given:
             given.add(figure.metric)
             yield figure
 
@@ -78,6 +78,11 @@ def setting(notes: dict[str, Any], name: str) -> Any:
         return notes[name]
     inner = (setting(value, name) for value in notes.values() if isinstance(value, dict))
     return next((value for value in inner if value is not None), None)
+
+
+def same_name(published: str, dataset: str) -> bool:
+    """Whether a data set is called as one of the paper's, as in tapvid_davis and DAVIS."""
+    return _letters(published) in _letters(dataset)
 
 
 def _letters(name: str) -> str:

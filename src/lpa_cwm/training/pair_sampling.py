@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.point_pairs import FilterCounts, PointPairs, PointPairSampler
+from lpa_cwm.datasets.tapvid import load_dataset
+from lpa_cwm.files import data_files
 from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
@@ -132,3 +135,11 @@ class FlowPairSampler:
     def filter_counts(self, videos: Iterable[int]) -> FilterCounts:
         """The filter's counts over all pixels of the sampled frame pairs of the given videos."""
         return sum((counts for video in videos for _, counts in self.matches(video)), FilterCounts(Counter()))
+
+
+def training_pairs(path: Path, pairs: int, queries: int, gaps: tuple[int, int], occluded: int) -> PairSampler:
+    """Pairs to train on: the flow of MOVi-F's training records, or the tracks of annotated videos."""
+    if path.is_dir() and data_files(path, "*.tfrecord-*"):
+        return FlowPairSampler(MoviClips.of(path, "train"), pairs, queries)
+    dataset = load_dataset(path)
+    return TrackPairSampler(dataset, dataset.names, pairs, queries, gaps, occluded)

@@ -1,0 +1,224 @@
+"""The data that a folder holds for the paper's experiments, and the runs, trainings and candidates made from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lpa_cwm import registry
+from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.config import ADJUDICATORS, WORLD, Selection
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.ablate import PAPER_VARIANTS, ablate
+from lpa_cwm.evaluation.compare import compare
+from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.evaluation.predict import open_dataset
+from lpa_cwm.evaluation.sweep import open_pairs, sweep
+from lpa_cwm.files import data_files, pin_settings
+from lpa_cwm.presets import PRESETS, PresetName
+from lpa_cwm.progress import progress
+from lpa_cwm.protocols import Dataset
+from lpa_cwm.report.results import MethodSet, load_method_sets
+from lpa_cwm.report.sweep import SweepCell
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.training.feature_cache import FeatureRecorder, RecordingJob, fill_cache
+from lpa_cwm.training.lpa import LpaTraining, train_lpa
+from lpa_cwm.training.pair_sampling import PairSampler, training_pairs
+
+PUBLISHED = ("smurf", "gmrw", "doduo", "cotracker3", "raft", "sea-raft")
+"""The baselines of the paper, in the order of its tables."""
+PAIRS, QUERIES = 4, 8
+"""Frame pairs per video, and most queries per pair, of cached candidates."""
+LOCALIZATION = tuple(f"{name}-{kind}" for kind in ("windowed", "standard") for name in ADJUDICATORS)
+"""Variants of Table 2 that need no training of their own."""
+
+
+@dataclass(frozen=True)
+class PaperData:
+    """Data by their part in the paper."""
+
+    benchmarks: tuple[Path, ...]
+    """Annotated videos in TAP-Vid's formats."""
+    train: Path | None = None
+    """Videos with known motion to train LPA on: MOVi-F's records, or annotated videos."""
+    val: Path | None = None
+    """The same, held out."""
+
+    @property
+    def held_out(self) -> Path:
+        """Where candidates are audited and settings swept: held-out videos, or the first benchmark without them."""
+        return self.val or self.benchmarks[0]
+
+
+def find_data(folder: Path) -> PaperData:
+    """Look for benchmarks and motion data in a folder and in its folders.
+
+    Folders called `train` and `val`, or folders with TFRecord files, are motion data; all other pickles and folders of
+    pickles or with Kinetics' csv are benchmarks. A file is one benchmark.
+    """
+    if folder.is_file():
+        return PaperData((folder,))
+    if not folder.is_dir():
+        raise InputError(f"There is no {folder}; expected a folder with data sets, or one TAP-Vid pickle.")
+    inner = sorted(path for path in folder.iterdir() if path.is_dir())
+    records = next((path for path in (folder, *inner) if data_files(path, "*.tfrecord-*")), None)
+    named = {path.name: path for path in inner if path.name in ("train", "val") and _annotated(path)}
+    benchmarks = [*data_files(folder, "*.pkl")]
+    for path in inner:
+        if path.name not in named and path != records and (pickles := _annotated(path)):
+            benchmarks.append(pickles[0] if len(pickles) == 1 and pickles[0].suffix == ".pkl" else path)
+    if not benchmarks:
+        raise InputError(f"{folder} holds no benchmark; expected TAP-Vid pickles, or folders of them.")
+    return PaperData(tuple(sorted(benchmarks)), records or named.get("train"), records or named.get("val"))
+
+
+def _annotated(folder: Path) -> list[Path]:
+    return [*data_files(folder, "*.pkl"), *data_files(folder, "*.csv")]
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """All inputs of the tables and figures; each is made when it is first needed and kept in `out`."""
+
+    data: PaperData
+    out: Path
+    world: str = WORLD
+    score_model: str = "compact"
+    weights: Path | None = None
+    """LPA weights; without them LPA is trained if there are training videos, else the bundled weights are used."""
+    device: str = "cpu"
+    preset: PresetName = "paper"
+    settings: Mapping[str, Any] = field(default_factory=lambda: PRESETS["paper"].tracker)
+    """Of the tracker."""
+    methods: tuple[str, ...] = ()
+    """Rows: adjudicators, also as ADJUDICATOR@WORLD, and baselines; by default all of the paper that can run here."""
+    selection: Selection = field(default_factory=Selection)
+    """The part of each benchmark that is used."""
+    steps: int = 10_000
+    autocast: bool = False
+    queries: int = 40
+    """Queries of the sweep of M and R."""
+    command: str = ""
+
+    def pin(self) -> None:
+        """Claim the folder for these settings."""
+        weights = registry.fingerprint_of([self.weights]) if self.weights else None
+        names = {"world": self.world, "score_model": self.score_model, "weights": weights, "preset": self.preset}
+        paths = {"benchmarks": [str(path) for path in self.data.benchmarks], "val": str(self.data.val)}
+        counts = {"steps": self.steps, "queries": self.queries, "methods": list(self.rows)}
+        selected = {name: str(value) for name, value in vars(self.selection).items()}
+        bundled = registry.fingerprint(self.world, self.score_model, "" if self.weights else "lpa")
+        settings = {"settings": dict(self.settings), "selection": selected, "bundled_weights": bundled}
+        pin_settings(self.out / "settings.json", names | paths | counts | settings)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        runnable = (name for name in PUBLISHED if BASELINES[name].missing() is None)
+        return self.methods or (*runnable, *ADJUDICATORS)
+
+    def method(self, name: str) -> Method:
+        """A row by its name; ADJUDICATOR@WORLD asks another world model."""
+        adjudicator, _, world = name.partition("@")
+        if adjudicator not in ADJUDICATORS:
+            return Method(name, device=self.device)
+        weights = self.lpa if adjudicator == "lpa" else None
+        label = f"{adjudicator} ({world})" if world else ""
+        settings = dict(self.settings)
+        return Method(adjudicator, world or self.world, self.score_model, weights, self.device, settings, label)
+
+    @cached_property
+    def datasets(self) -> list[Dataset]:
+        """The selected parts of the benchmarks."""
+        return [open_dataset(path, self.selection) for path in self.data.benchmarks]
+
+    @cached_property
+    def method_sets(self) -> list[MethodSet]:
+        """All methods, tracked and scored on all benchmarks."""
+        found = []
+        for dataset in self.datasets:
+            rows = [self.method(name) for name in self.rows]
+            result = compare(dataset, self.out / "runs" / dataset.name, rows, command=self.command)
+            found += load_method_sets(list(result.folders.values()))
+        return found
+
+    @cached_property
+    def ablation(self) -> MethodSet:
+        """The variants of Table 2 on the first benchmark; without training videos only those without a training."""
+        trained = self.data.train is not None and self.weights is None
+        result = ablate(
+            self.datasets[0],
+            [self.out / "candidates/train"] if trained else [],
+            self.out / "ablation" / self.datasets[0].name,
+            variants=PAPER_VARIANTS if trained else LOCALIZATION,
+            trainings=self.out / "training",
+            training=self.training,
+            weights=None if trained else self.lpa,
+            world=self.world,
+            score_model=self.score_model,
+            settings=dict(self.settings),
+            device=self.device,
+            command=self.command,
+        )
+        return load_method_sets(list(result.folders.values()))[0]
+
+    @property
+    def training(self) -> LpaTraining:
+        """The full training of LPA."""
+        return LpaTraining.of_preset(self.preset, steps=self.steps, autocast=self.autocast)
+
+    @cached_property
+    def lpa(self) -> Path:
+        """Weights of LPA: the given ones, else trained ones, else the bundled ones."""
+        if self.weights:
+            return self.weights
+        if self.data.train is None:
+            return registry.bundled_lpa()
+        chosen = PRESETS[self.preset].cache
+        source = training_pairs(self.data.train, PAIRS, QUERIES, chosen["gaps"], chosen["hidden"])
+        folder = self.fill(source, self.out / "candidates/train")
+        return train_lpa([folder], self.out / "training/full", self.training, self.device)
+
+    @cached_property
+    def candidates(self) -> Path:
+        """Cached candidates of held-out videos."""
+        source = open_pairs(self.data.held_out, QUERIES, PRESETS[self.preset].cache["gaps"], PAIRS)
+        return self.fill(source, self.out / "candidates/val")
+
+    def fill(self, source: PairSampler, folder: Path) -> Path:
+        """Cache the candidates of all videos of a source."""
+        job = RecordingJob(source, self.recorder)
+        for _ in progress(fill_cache(job, folder), len(source.videos), "candidates"):
+            pass
+        return folder
+
+    def recorder(self) -> FeatureRecorder:
+        """What asks the world model for candidates to cache."""
+        apa = APA(registry.load_score_model(self.score_model, self.device))
+        settings = {**self.settings, "masks": PRESETS[self.preset].cache["masks"]}
+        return FeatureRecorder(registry.load_world(self.world), apa, settings, device=self.device)
+
+    @cached_property
+    def sweep_cells(self) -> Sequence[SweepCell]:
+        """Error and time for all M and R."""
+        return list(
+            sweep(
+                self.data.held_out,
+                self.out / "sweep",
+                queries=self.queries,
+                videos=min(10, self.queries),
+                gaps=(1, 1),
+                world=self.world,
+                weights=self.lpa,
+                settings=dict(self.settings),
+                device=self.device,
+            )
+        )
+
+    def tracker(self, adjudicator: str = "lpa") -> CwmTracker:
+        """One of our trackers."""
+        named = {"score_model": self.score_model, "weights": self.lpa, "device": self.device}
+        tracker = registry.load_cwm(adjudicator, self.world, **named)
+        return replace(tracker, config=replace(tracker.config, **self.settings))

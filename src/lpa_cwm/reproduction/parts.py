@@ -1,0 +1,322 @@
+"""The paper's tables and figures as parts: what each needs, costs and writes; finished parts are not made again."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from lpa_cwm import registry
+from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.cost import estimate_cost
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.audit import audit, audit_figure, audit_table
+from lpa_cwm.explain import Explanation, explain
+from lpa_cwm.files import atomic_write
+from lpa_cwm.metrics.comparison import plain
+from lpa_cwm.probe import first_pass
+from lpa_cwm.protocols import Dataset
+from lpa_cwm.report.paper import same_name
+from lpa_cwm.report.results import against_paper, overview, sensitivity
+from lpa_cwm.report.sweep import sweep_table
+from lpa_cwm.reproduction import frames, plots, tables
+from lpa_cwm.reproduction.inputs import LOCALIZATION, PUBLISHED, PaperRun
+from lpa_cwm.types import Queries
+
+MAIN_CASES, FURTHER_CASES = 4, 14
+"""Cases of Figure 4 and of Figure F.1."""
+EXPLAINED = 6
+"""Queries of which Figure 3 shows the one with the broadest distribution."""
+DATASETS = ("DAVIS", "Kinetics", "RoboTAP")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table or figure of the paper."""
+
+    name: str
+    paper: str
+    """Its number in the paper."""
+    title: str
+    make: Callable[[PaperRun], list[Path]]
+    needs: str
+    """What it is made from: runs, ablation, candidates, sweep, or nothing that costs time."""
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What was written, and in how many seconds; runs that several parts share count for the first of them."""
+
+    name: str
+    paper: str
+    title: str
+    files: list[str]
+    seconds: float
+
+
+def make_parts(run: PaperRun, only: Sequence[str] = ()) -> Iterator[PartResult]:
+    """Make all parts, or some by name; yields each as it is there, and writes `index.md` at the end."""
+    chosen = find_parts(only)
+    run.pin()
+    done = []
+    for part in chosen:
+        done.append(finished(run.out, part) or make_part(run, part))
+        yield done[-1]
+    write_index(run)
+
+
+def find_parts(names: Sequence[str]) -> list[Part]:
+    """Parts by name, in the order of the paper; all if none is named."""
+    known = [part.name for part in PARTS]
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name!r} is no part of the paper; choose among {', '.join(known)}.")
+    return [part for part in PARTS if not names or part.name in names]
+
+
+def finished(out: Path, part: Part) -> PartResult | None:
+    """The result of an earlier run, if all of its files are still there."""
+    path = out / "parts" / f"{part.name}.json"
+    if not path.exists():
+        return None
+    result = PartResult(**json.loads(path.read_text()))
+    return result if all((out / name).exists() for name in result.files) else None
+
+
+def make_part(run: PaperRun, part: Part) -> PartResult:
+    """Make one part and note its files."""
+    begin = time.perf_counter()
+    paths = part.make(run)
+    seconds = time.perf_counter() - begin
+    files = [str(path.relative_to(run.out)) for path in paths]
+    result = PartResult(part.name, part.paper, part.title, files, round(seconds, 1))
+    with atomic_write(run.out / "parts" / f"{part.name}.json") as aside:
+        aside.write_text(json.dumps(asdict(result)))
+    return result
+
+
+def write_index(run: PaperRun) -> Path:
+    """List the parts that are there, with their files and what differs from the paper."""
+    lines = ["# Tables and figures of the paper", "", f"`{run.command}`", ""]
+    lines += ["| in the paper | what | files | seconds | differs from the paper |", "|---|---|---|---|---|"]
+    for part in PARTS:
+        if result := finished(run.out, part):
+            files = ", ".join(f"[{Path(name).suffix[1:]}]({name})" for name in result.files)
+            lines.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {lacking(run, part)} |")
+    lines += ["", "Figure 2 of the paper is a drawing of the method and is not made.", ""]
+    path = run.out / "index.md"
+    with atomic_write(path) as aside:
+        aside.write_text("\n".join(lines))
+    return path
+
+
+def lacking(run: PaperRun, part: Part) -> str:
+    """What a part lacks or does otherwise than the paper, as sentences."""
+    said = []
+    if part.needs == "runs":
+        absent = [name for name in DATASETS if not any(same_name(name, path.stem) for path in run.data.benchmarks)]
+        said += [f"Data without {', '.join(absent)}."] if absent else []
+        rivals = [name for name in PUBLISHED if name not in run.rows]
+        said += [f"No runs of {', '.join(rivals)}."] if rivals else []
+    if part.needs == "ablation" and (run.data.train is None or run.weights):
+        said.append(f"No training: {len(LOCALIZATION)} rows only.")
+    if part.needs in ("candidates", "sweep") and run.data.val is None:
+        said.append(f"No held-out motion data: {run.data.held_out.stem} instead.")
+    if part.needs and run.data.train is None and not run.weights:
+        said.append("The bundled LPA, trained with other settings.")
+    return " ".join(said)
+
+
+def needs_of_baselines(run: PaperRun) -> dict[str, str]:
+    """What the paper's baselines that are no row need."""
+    return {name: BASELINES[name].missing() or "not asked for" for name in PUBLISHED if name not in run.rows}
+
+
+def costs(run: PaperRun) -> dict[str, float]:
+    """Seconds of our trackers by what parts need, from the time of one frame pair here; trainings come on top."""
+    dataset = run.datasets[0]
+    sample = dataset[0]
+    tracker = registry.load_cwm("lpa", run.world, device=run.device, **run.settings)
+    cost = estimate_cost(tracker, sample.clip, sample.queries)
+    each, again = cost.seconds / max(1, cost.targets), tracker.config.passes
+    targets = [sum(_targets(data, index) for index in range(len(data))) for data in run.datasets]
+    own = sum(name in ("uniform", "apa", "lpa") for name in run.rows)
+    rows = 3 if run.data.train is None or run.weights else 9
+    # The first pass is shared by all adjudicators; every one has its own re-evaluations.
+    shared = [(1 + again * count) / (1 + again) for count in (own, rows, 3)]
+    return {
+        "runs": sum(targets) * each * shared[0],
+        "ablation": targets[0] * each * (shared[1] + shared[2]),
+        "candidates": 640 * each / (1 + again),
+        # Sum over M and R of M (1 + R), relative to M = 10.
+        "sweep": run.queries * each * 210 / (10 * (1 + again)),
+    }
+
+
+def _targets(dataset: Dataset, index: int) -> int:
+    sample = dataset[index]
+    return int((len(sample.clip) - 1 - sample.queries.frame).sum())
+
+
+def dry_run(run: PaperRun, only: Sequence[str] = ()) -> list[dict[str, object]]:
+    """Each part with its cost in seconds and what it lacks; shared inputs are counted for the first part."""
+    seconds = costs(run)
+    listed = []
+    for part in find_parts(only):
+        about = {"name": part.name, "paper": part.paper, "title": part.title, "needs": part.needs}
+        done = finished(run.out, part) is not None
+        cost = 0.0 if done else round(seconds.pop(part.needs, 0.0), 1)
+        listed.append({**about, "seconds": cost, "done": done, "lacks": lacking(run, part)})
+    return listed
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+
+def table_1(run: PaperRun) -> list[Path]:
+    title = "Cross-dataset evaluation"
+    written = tables.write_table(tables.dataset_table("table_1", title, "main", tables.MAIN, run.method_sets), run.out)
+    for scored in run.method_sets:
+        for table in against_paper(scored):
+            written += tables.write_table(replace(table, slug=f"table_1_difference_{scored.dataset}"), run.out)
+    return written
+
+
+def table_2(run: PaperRun) -> list[Path]:
+    return tables.write_table(tables.ablation_table(run.ablation), run.out)
+
+
+def table_a1(run: PaperRun) -> list[Path]:
+    return tables.write_table(tables.statistics_table(run.lpa), run.out)
+
+
+def table_c1(run: PaperRun) -> list[Path]:
+    title = "Threshold-wise CMC accuracy"
+    table = tables.dataset_table("table_c1", title, "thresholds", tables.THRESHOLDS, run.method_sets)
+    return tables.write_table(table, run.out)
+
+
+def table_c2(run: PaperRun) -> list[Path]:
+    title = "Visibility and continuity diagnostics for CMC"
+    table = tables.dataset_table("table_c2", title, "visibility", tables.VISIBILITY, run.method_sets)
+    return tables.write_table(table, run.out)
+
+
+def table_d1(run: PaperRun) -> list[Path]:
+    return tables.write_table(tables.adapters_table(), run.out)
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------------
+
+
+def cases_of(run: PaperRun) -> list[frames.Case]:
+    """Cases of Figures 4 and F.1."""
+    return frames.find_cases(run.datasets, MAIN_CASES + FURTHER_CASES)
+
+
+def folders_of(run: PaperRun, method: str) -> dict[str, Path]:
+    """Run folders of a method by data set."""
+    return {scored.dataset: scored.folders[method] for scored in run.method_sets}
+
+
+def columns_of(run: PaperRun) -> list[tuple[str, dict[str, Path]]]:
+    """Five methods: two baselines, the paper's if they have runs, and uniform, APA and LPA."""
+    names = [one.method for one in run.method_sets[0].methods]
+    ours = [name for name in ("uniform", "apa", "lpa") if name in names]
+    rivals = sorted((name for name in names if name not in ours), key=lambda one: one not in ("sea-raft", "cotracker3"))
+    return [(name, folders_of(run, name)) for name in (*rivals[: 5 - len(ours)], *ours)]
+
+
+def figure_1(run: PaperRun) -> list[Path]:
+    before, after = (folders_of(run, name) for name in ("uniform", "lpa"))
+    figure = frames.teaser_figure(cases_of(run), before, after, run.method_sets[0])
+    return plots.save_figure(figure, run.out, "figure_1")
+
+
+def figure_3(run: PaperRun) -> list[Path]:
+    tracker = run.tracker()
+
+    def explained(case: frames.Case) -> Explanation:
+        queries = case.sample.queries
+        query = Queries(queries.xy[case.rows[:1]], queries.frame[case.rows[:1]])
+        return explain(tracker, case.sample.clip, query, case.target)
+
+    found = [explained(case) for case in cases_of(run)[:EXPLAINED]]
+    broadest = min(found, key=lambda one: float(one.distributions[0].max()))
+    return plots.save_figure(frames.windowed_figure(broadest), run.out, "figure_3")
+
+
+def figure_4(run: PaperRun) -> list[Path]:
+    figure = frames.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
+    return plots.save_figure(figure, run.out, "figure_4")
+
+
+def figure_f1(run: PaperRun) -> list[Path]:
+    cases = cases_of(run)[MAIN_CASES:] or cases_of(run)
+    return plots.save_figure(frames.qualitative_figure(cases, columns_of(run)), run.out, "figure_f1")
+
+
+def figure_5(run: PaperRun) -> list[Path]:
+    scored = run.method_sets[0]
+    table = overview(scored, "figure_5", f"CMC on {scored.dataset}", plots.AXES)
+    return plots.save_figure(plots.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
+
+
+def figure_6(run: PaperRun) -> list[Path]:
+    result = audit(run.candidates, run.lpa, unweighted=run.preset == "paper")
+    paths = [run.out / "figure_6.md", run.out / "figure_6.json"]
+    texts = (
+        f"{result.sets} sets of {result.videos} videos\n\n{audit_table(result.stats)}\n",
+        json.dumps(plain(asdict(result))),
+    )
+    for path, text in zip(paths, texts, strict=True):
+        with atomic_write(path) as aside:
+            aside.write_text(text)
+    return plots.save_figure(audit_figure(result.stats), run.out, "figure_6") + paths
+
+
+@torch.inference_mode()
+def figure_a1(run: PaperRun) -> list[Path]:
+    case, tracker = cases_of(run)[0], run.tracker("apa")
+    observed = tracker.observe(case.sample.clip, case.source, case.target)
+    _, pair, candidates = next(first_pass(observed, case.sample.queries.xy[case.rows[:1]].to(run.device)))
+    assert isinstance(tracker.adjudicator, APA)
+    figure = frames.evidence_figure(tracker.adjudicator, pair, candidates)
+    return plots.save_figure(figure, run.out, "figure_a1")
+
+
+def figure_c1(run: PaperRun) -> list[Path]:
+    scored = run.method_sets[0]
+    written = plots.save_figure(plots.sensitivity_figure(scored), run.out, "figure_c1")
+    for table in sensitivity(scored):
+        written += tables.write_table(replace(table, slug=f"figure_c1_{table.slug}"), run.out)
+    return written
+
+
+def figure_e1(run: PaperRun) -> list[Path]:
+    figure = plots.sweep_figure(run.sweep_cells)
+    table = replace(sweep_table(run.out / "sweep"), slug="figure_e1")
+    return plots.save_figure(figure, run.out, "figure_e1") + tables.write_table(table, run.out)
+
+
+PARTS = (
+    Part("table-a1", "Table A.1", "Candidate scalar descriptor", table_a1, ""),
+    Part("table-d1", "Table D.1", "Visibility of external estimators", table_d1, ""),
+    Part("table-1", "Table 1", "Cross-dataset evaluation", table_1, "runs"),
+    Part("table-c1", "Table C.1", "CMC by threshold", table_c1, "runs"),
+    Part("table-c2", "Table C.2", "Visibility and continuity", table_c2, "runs"),
+    Part("figure-1", "Figure 1", "Teaser: the three cases of largest gain over uniform weights", figure_1, "runs"),
+    Part("figure-3", "Figure 3", "Windowed localization in 2D and 3D", figure_3, "cases"),
+    Part("figure-4", "Figure 4", "Qualitative correspondence", figure_4, "runs"),
+    Part("figure-5", "Figure 5", "CMC radar", figure_5, "runs"),
+    Part("figure-c1", "Figure C.1", "Threshold sensitivity", figure_c1, "runs"),
+    Part("figure-f1", "Figure F.1", "Further qualitative cases", figure_f1, "runs"),
+    Part("figure-a1", "Figure A.1", "NSG evidence chain", figure_a1, "cases"),
+    Part("figure-6", "Figure 6", "Mechanism audit", figure_6, "candidates"),
+    Part("figure-e1", "Figure E.1", "Masks and re-evaluations", figure_e1, "sweep"),
+    Part("table-2", "Table 2", "Ablations", table_2, "ablation"),
+)
+"""In the order in which they are made: what is cheap first, what needs most runs last."""
