@@ -177,6 +177,7 @@ def dry_run(run: PaperRun, only: Sequence[str] = ()) -> list[dict[str, object]]:
 
 
 def table_1(run: PaperRun) -> list[Path]:
+    """All methods on all benchmarks, and the differences from the paper."""
     title = "Cross-dataset evaluation"
     written = tables.write_table(tables.dataset_table("table_1", title, "main", tables.MAIN, run.method_sets), run.out)
     for scored in run.method_sets:
@@ -186,26 +187,31 @@ def table_1(run: PaperRun) -> list[Path]:
 
 
 def table_2(run: PaperRun) -> list[Path]:
+    """Architecture, objective, and aggregation with localization."""
     return tables.write_table(tables.ablation_table(run.ablation), run.out)
 
 
 def table_a1(run: PaperRun) -> list[Path]:
+    """The statistics of a candidate."""
     return tables.write_table(tables.statistics_table(run.lpa), run.out)
 
 
 def table_c1(run: PaperRun) -> list[Path]:
+    """CMC accuracy at each threshold."""
     title = "Threshold-wise CMC accuracy"
     table = tables.dataset_table("table_c1", title, "thresholds", tables.THRESHOLDS, run.method_sets)
     return tables.write_table(table, run.out)
 
 
 def table_c2(run: PaperRun) -> list[Path]:
+    """Visibility and continuity."""
     title = "Visibility and continuity diagnostics for CMC"
     table = tables.dataset_table("table_c2", title, "visibility", tables.VISIBILITY, run.method_sets)
     return tables.write_table(table, run.out)
 
 
 def table_d1(run: PaperRun) -> list[Path]:
+    """How visibility of external estimators is decided."""
     return tables.write_table(tables.adapters_table(), run.out)
 
 
@@ -231,12 +237,14 @@ def columns_of(run: PaperRun) -> list[tuple[str, dict[str, Path]]]:
 
 
 def figure_1(run: PaperRun) -> list[Path]:
+    """Teaser."""
     before, after = (folders_of(run, name) for name in ("uniform", "lpa"))
     figure = frames.teaser_figure(cases_of(run), before, after, run.method_sets[0])
     return plots.save_figure(figure, run.out, "figure_1")
 
 
 def figure_3(run: PaperRun) -> list[Path]:
+    """Windows on the response distribution that is broadest before them."""
     tracker = run.tracker()
 
     def explained(case: frames.Case) -> Explanation:
@@ -250,22 +258,26 @@ def figure_3(run: PaperRun) -> list[Path]:
 
 
 def figure_4(run: PaperRun) -> list[Path]:
+    """The first cases."""
     figure = frames.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
     return plots.save_figure(figure, run.out, "figure_4")
 
 
 def figure_f1(run: PaperRun) -> list[Path]:
+    """The further cases; the first ones again if there are no others."""
     cases = cases_of(run)[MAIN_CASES:] or cases_of(run)
     return plots.save_figure(frames.qualitative_figure(cases, columns_of(run)), run.out, "figure_f1")
 
 
 def figure_5(run: PaperRun) -> list[Path]:
+    """Radar of the first benchmark."""
     scored = run.method_sets[0]
     table = overview(scored, "figure_5", f"CMC on {scored.dataset}", plots.AXES)
     return plots.save_figure(plots.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
 
 
 def figure_6(run: PaperRun) -> list[Path]:
+    """Audit of adjudicators on held-out candidates."""
     result = audit(run.candidates, run.lpa, unweighted=run.preset == "paper")
     paths = [run.out / "figure_6.md", run.out / "figure_6.json"]
     texts = (
@@ -280,6 +292,7 @@ def figure_6(run: PaperRun) -> list[Path]:
 
 @torch.inference_mode()
 def figure_a1(run: PaperRun) -> list[Path]:
+    """Evidence of the first case."""
     case, tracker = cases_of(run)[0], run.tracker("apa")
     observed = tracker.observe(case.sample.clip, case.source, case.target)
     _, pair, candidates = next(first_pass(observed, case.sample.queries.xy[case.rows[:1]].to(run.device)))
@@ -289,6 +302,7 @@ def figure_a1(run: PaperRun) -> list[Path]:
 
 
 def figure_c1(run: PaperRun) -> list[Path]:
+    """Sensitivity on the first benchmark."""
     scored = run.method_sets[0]
     written = plots.save_figure(plots.sensitivity_figure(scored), run.out, "figure_c1")
     for table in sensitivity(scored):
@@ -297,6 +311,7 @@ def figure_c1(run: PaperRun) -> list[Path]:
 
 
 def figure_e1(run: PaperRun) -> list[Path]:
+    """Heat maps of the sweep."""
     figure = plots.sweep_figure(run.sweep_cells)
     table = replace(sweep_table(run.out / "sweep"), slug="figure_e1")
     return plots.save_figure(figure, run.out, "figure_e1") + tables.write_table(table, run.out)
