@@ -42,8 +42,8 @@ class TrackerConfig:
     """Ratio of successive crop sides from the second re-evaluation on (eta)."""
     mask_sharing: Literal["pair", "query"] = "pair"
     """First masks shared by all queries of a frame pair, or drawn for each query."""
-    reevaluation: Literal["query", "joint"] = "joint"
-    """Masks of the re-evaluation: edited for each query, or for 32 queries at once."""
+    reevaluation: Literal["query", "joint", "native"] = "joint"
+    """Re-evaluation with masks edited for each query, for 32 queries at once, or in crops at native resolution."""
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches a re-evaluation mask reveals in exchange: random ones, or the first ones as official."""
     subpixel: bool = True

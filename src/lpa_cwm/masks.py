@@ -17,10 +17,12 @@ HIDDEN_SHARE = 0.9
 """Of 1024 patches int(0.9 * 1024) = 921 are hidden."""
 
 
-def random_masks(count: int, patches: int, *identity: KeyPart) -> Bool[Tensor, "count p"]:
+def random_masks(
+    count: int, patches: int, *identity: KeyPart, hidden_share: float = HIDDEN_SHARE
+) -> Bool[Tensor, "count p"]:
     """Keyed random masks, True where hidden; fewer masks are a prefix of more."""
     orders = [torch.randperm(patches, generator=generator("mask", *identity, index)) for index in range(count)]
-    return torch.stack(orders) < int(HIDDEN_SHARE * patches)
+    return torch.stack(orders) < int(hidden_share * patches)
 
 
 def mask_of(patches: Int[Tensor, "b n"], count: int) -> Bool[Tensor, "b p"]:

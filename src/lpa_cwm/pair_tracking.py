@@ -12,8 +12,12 @@ from lpa_cwm.geometry import Crop
 from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
 from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
 from lpa_cwm.protocols import Adjudicator
+from lpa_cwm.refine import PointSource, refine
 from lpa_cwm.sampling import crop_resize
 from lpa_cwm.types import Candidates, Judgement
+
+NATIVE_SHARE = 0.5
+"""Share of the visibility threshold that responses in native crops must reach to be believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,10 @@ class PairResult:
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
         return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(3)))
+
+    def rows(self, rows: Int[Tensor, "b"]) -> "PairResult":
+        """Some rows."""
+        return PairResult(self.xy[rows], self.strength[rows], self.support[rows], self.spread[rows])
 
     def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
         """Overwrite some rows."""
@@ -58,9 +66,21 @@ def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement:
     return to_frame(observed.crop, endpoint, start, strength, judgement.support)
 
 
-def reevaluate(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult, index: int) -> PairResult:
-    """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops."""
+def reevaluate(
+    observed: ObservedPair,
+    xy: Float[Tensor, "n 2"],
+    result: PairResult,
+    index: int,
+    recent: PointSource | None = None,
+) -> PairResult:
+    """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops.
+
+    At native resolution the points of another source frame, if given, are asked as well.
+    """
     config, hw = observed.config, observed.source.hw
+    if config.reevaluation == "native":
+        sources = [PointSource([observed.source.native] * len(xy), xy), *([recent] if recent else [])]
+        return reevaluate_native(observed, sources, result, index)
     side = int(min(hw) * config.zoom ** (index - 1))
     if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
         return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
@@ -73,6 +93,15 @@ def reevaluate(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairRes
         zoomed = zoom_in(observed, source, target)
         refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
     return refined
+
+
+def reevaluate_native(observed: ObservedPair, sources: list[PointSource], result: PairResult, index: int) -> PairResult:
+    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was."""
+    config, target = observed.config, observed.target.native
+    found = refine(observed.world, sources, target, result.xy, config, (*observed.identity, "pass", index))
+    seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
+    xy = torch.where(seen[:, None], found.xy, result.xy)
+    return replace(result, xy=xy, spread=torch.where(seen, found.spread, result.spread))
 
 
 def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:

@@ -1,4 +1,4 @@
-"""The five protocols: whatever has these methods can take part."""
+"""The protocols: whatever has these methods can take part."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +45,21 @@ class WorldModel(Protocol):
 
     def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Responses | Float[Tensor, "n m 3 h w"]:
         """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1); sparse or dense."""
+        ...
+
+
+@runtime_checkable
+class CropWorldModel(WorldModel, Protocol):
+    """A world model that also answers in many small crops at once, which re-evaluation at native resolution needs."""
+
+    def respond(
+        self,
+        source: Float[Tensor, "n 3 s s"],
+        target: Float[Tensor, "n 3 s s"],
+        xy: Float[Tensor, "n 2"],
+        hidden: Bool[Tensor, "n m p"],
+    ) -> Responses:
+        """Responses in n pairs of crops, each with one point of its source crop and m masks of its own."""
         ...
 
 

@@ -20,6 +20,7 @@ from lpa_cwm.pair_tracking import PairResult, decode_candidates, reevaluate, tra
 from lpa_cwm.probe import ObservedPair, PreparedFrame, observe_pair, pair_candidates, prepare
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, WorldModel
+from lpa_cwm.refine import PointSource
 from lpa_cwm.types import Candidates, Clip, Grid, Pair, Queries, ReversedFrames, Tracks
 
 ONLY = "only"
@@ -128,7 +129,7 @@ class OnlineTracker:
                     place = torch.searchsorted(rows, some)
                     result.put(place, self._judge(name, pair, xy[place], Candidates.join(parts)))
             for index in range(1, self.config.passes + 1):
-                result = reevaluate(pair, xy, result, index)
+                result = self._reevaluate(name, pair, rows, xy, result, index)
             estimate.put(rows, result, self.config.visibility_threshold)
         return estimate
 
@@ -181,6 +182,32 @@ class OnlineTracker:
         source, target = observed.source, observed.target
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
         return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
+
+    def _reevaluate(
+        self,
+        name: str,
+        pair: ObservedPair,
+        rows: Int[Tensor, "k"],
+        xy: Float[Tensor, "k 2"],
+        result: PairResult,
+        index: int,
+    ) -> PairResult:
+        """One further pass; at native resolution also from the nearest earlier frame where the point was visible."""
+        frame = self.time - min(self.config.gaps, default=0)
+        known = [self._visible(name, frame, track) for track in rows.tolist()]
+        if self.config.reevaluation != "native" or not any(known):
+            return reevaluate(pair, xy, result, index)
+        refined = PairResult.empty(xy)
+        seen = torch.tensor(known)
+        for some, is_seen in ((seen.nonzero()[:, 0], True), ((~seen).nonzero()[:, 0], False)):
+            if len(some) == 0:
+                continue
+            recent = None
+            if is_seen:
+                before = self.history[name][frame].xy[rows[some]].to(self.device)
+                recent = PointSource([self.frames[frame].native] * len(some), before)
+            refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent))
+        return refined
 
     def _give(self, estimate: FrameEstimate) -> None:
         """Positions that are given in the newest frame are visible and exact."""

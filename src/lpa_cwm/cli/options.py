@@ -171,7 +171,7 @@ class ExpertOptions(PresetOption):
     """Response strength from which a point counts as visible."""
     mask_sharing: Literal["pair", "query"] | None = None
     """First masks shared by all queries of a frame pair, or drawn for each query."""
-    reevaluation: Literal["query", "joint"] | None = None
+    reevaluation: Literal["query", "joint", "native"] | None = None
     """Masks of the re-evaluation: edited for each query, or for 32 queries at once."""
     subpixel: bool | None = None
     """Refine the endpoint between pixels; the paper answers with a pixel's center."""

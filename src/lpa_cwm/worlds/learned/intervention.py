@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.geometry import HW, centered_grid, patch_centers, pixel_centers
@@ -37,6 +37,46 @@ class RadialBump:
         return self.height(offset.square().sum(-1))
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedModes:
+    """The modes that carry something into a hidden cell, as a list."""
+
+    mask: Int[Tensor, "e"]
+    cell: Int[Tensor, "e"]
+    center: Float[Tensor, "e 2"]
+    """Where the middle of the cell comes from."""
+    linear: Float[Tensor, "e 2 2"]
+    weight: Float[Tensor, "e 4"]
+
+    @classmethod
+    def of(cls, motions: Motions, hidden: Bool[Tensor, "m p"], hw: HW) -> "CarriedModes":
+        """All modes with some weight in a hidden cell."""
+        mask, cell, mode = ((motions.weight.amax(2) > LEAST) & hidden[..., None]).nonzero().unbind(-1)
+        centers = patch_centers(hw, PATCH, hidden.device)
+        return cls(
+            mask,
+            cell,
+            centers[cell] + motions.offset[mask, cell, mode],
+            motions.linear[mask, cell, mode] + torch.eye(2, device=hidden.device),
+            motions.weight.transpose(2, 3)[mask, cell, mode],
+        )
+
+    def reach(self, bump: RadialBump) -> Float[Tensor, "e"]:
+        """No point further from the center than this can be seen in the cell."""
+        return self.linear.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2) + bump.radius
+
+    def blocks(self, bump: RadialBump, xy: Float[Tensor, "q 2"], entry: Int[Tensor, "q"]) -> Float[Tensor, "q 8 8"]:
+        """The bump at each point as the listed mode shows it in its cell."""
+        # Squared distance from the point to the origin of every pixel of the cell.
+        within = centered_grid(PATCH, xy.device).to(xy).T
+        (x, y), (a, b, c, d) = (self.center[entry] - xy).unbind(-1), self.linear[entry].flatten(1).unbind(-1)
+        x = torch.addmm(x[:, None], torch.stack((a, b), dim=-1), within)
+        y = torch.addmm(y[:, None], torch.stack((c, d), dim=-1), within)
+        value = bump.height(x.square_().add_(y.square_()))
+        weight = self.weight[entry].view(-1, 2, 1, 2, 1)
+        return (value.view(-1, 2, PATCH // 2, 2, PATCH // 2) * weight).view(-1, PATCH, PATCH)
+
+
 def splat(
     bump: RadialBump, motions: Motions, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"], hw: HW
 ) -> Responses:
@@ -44,25 +84,36 @@ def splat(
 
     The bump is carried as a function, so nothing is interpolated; only the cells that it reaches are visited.
     """
-    masks, patches = hidden.shape
-    # Modes that carry something, as a list; then all pairs of queries and modes whose origins come near.
-    carried = (motions.weight.amax(2) > LEAST) & hidden[..., None]
-    mask, cell, mode = carried.nonzero().unbind(-1)
-    center = patch_centers(hw, PATCH, xy.device)[cell] + motions.offset[mask, cell, mode]
-    linear = motions.linear[mask, cell, mode] + torch.eye(2, device=xy.device)
-    extent = linear.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2) + bump.radius
-    query, entry = (torch.cdist(xy, center) < extent).nonzero().unbind(-1)
-    # Squared distance from the query to the origin of every pixel of the cells.
-    within = centered_grid(PATCH, xy.device).to(xy).T
-    (x, y), (a, b, c, d) = (center[entry] - xy[query]).unbind(-1), linear[entry].flatten(1).unbind(-1)
-    x = torch.addmm(x[:, None], torch.stack((a, b), dim=-1), within)
-    y = torch.addmm(y[:, None], torch.stack((c, d), dim=-1), within)
-    value = bump.height(x.square_().add_(y.square_()))
-    weight = motions.weight.transpose(2, 3)[mask, cell, mode][entry].view(-1, 2, 1, 2, 1)
-    value = (value.view(-1, 2, PATCH // 2, 2, PATCH // 2) * weight).view(-1, PATCH, PATCH)
-    # Modes of one cell add up.
-    row = (query * masks + mask[entry]) * patches + cell[entry]
-    rows, block = row.unique(return_inverse=True)
+    modes = CarriedModes.of(motions, hidden, hw)
+    query, entry = (torch.cdist(xy, modes.center) < modes.reach(bump)).nonzero().unbind(-1)
+    value = modes.blocks(bump, xy[query], entry)
+    return add_up(value, query, modes.mask[entry], modes.cell[entry], (len(xy), len(hidden)), hw)
+
+
+def splat_pairs(
+    bump: RadialBump, motions: Motions, hidden: Bool[Tensor, "n m p"], xy: Float[Tensor, "n 2"], hw: HW
+) -> Responses:
+    """`splat` for many frame pairs with one point and m masks each; motions are those of all masks of all pairs."""
+    masks = hidden.shape[1]
+    modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw)
+    query = modes.mask // masks
+    (entry,) = ((modes.center - xy[query]).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
+    query = query[entry]
+    value = modes.blocks(bump, xy[query], entry)
+    return add_up(value, query, modes.mask[entry] % masks, modes.cell[entry], (len(xy), masks), hw)
+
+
+def add_up(
+    value: Float[Tensor, "q 8 8"],
+    query: Int[Tensor, "q"],
+    mask: Int[Tensor, "q"],
+    cell: Int[Tensor, "q"],
+    shape: tuple[int, int],
+    hw: HW,
+) -> Responses:
+    """Responses from the contributions of single modes: the modes of one cell add up."""
+    masks, patches = shape[1], (hw[0] // PATCH) * (hw[1] // PATCH)
+    rows, block = ((query * masks + mask) * patches + cell).unique(return_inverse=True)
     blocks = value.new_zeros(len(rows), PATCH, PATCH).index_add_(0, block, value)[:, None]
     pair = rows // patches
-    return Responses(blocks, pair // masks, pair % masks, rows % patches, (len(xy), masks), hw)
+    return Responses(blocks, pair // masks, pair % masks, rows % patches, shape, hw)

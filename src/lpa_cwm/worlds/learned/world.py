@@ -16,7 +16,7 @@ from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
 from lpa_cwm.worlds.learned.encoder import PATCH, Description
-from lpa_cwm.worlds.learned.intervention import RadialBump, splat
+from lpa_cwm.worlds.learned.intervention import RadialBump, splat, splat_pairs
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import render
 from lpa_cwm.worlds.perturbed import PerturbedPredictor
@@ -87,6 +87,20 @@ class LearnedWorld:
     def intervene(self, scene: LearnedScene, factual: LearnedFactual, xy: Float[Tensor, "n 2"]) -> Responses:
         """The bump at each point, carried by the factual motions and weights (controlled direct effect)."""
         return splat(self.bump, factual.motions, factual.hidden, xy, scene.source.hw)
+
+    @torch.no_grad()
+    def respond(
+        self,
+        source: Float[Tensor, "n 3 s s"],
+        target: Float[Tensor, "n 3 s s"],
+        xy: Float[Tensor, "n 2"],
+        hidden: Bool[Tensor, "n m p"],
+    ) -> Responses:
+        """Responses in n pairs of crops with one point and m masks each, in one batch."""
+        network = self.network.to(source.device)
+        scene = network.observe(network.describe(source), network.describe(target, context=False))
+        motions = network.imagine(scene, hidden).motions
+        return splat_pairs(self.bump, motions, hidden, xy, scene.source.hw)
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""

@@ -1,0 +1,130 @@
+"""Re-evaluation at the clip's own resolution: small crops around a point and around the place where it was found.
+
+The first pass sees whole frames at the size of the world model. Here every point has pairs of crops in the clip's own
+pixels: around its position in a source frame, and around its endpoint in the target. Fresh masks are drawn over the
+crops; the responses of all sources count alike, as in the paper's re-evaluation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.decode import distribution
+from lpa_cwm.errors import InputError
+from lpa_cwm.masks import random_masks
+from lpa_cwm.protocols import CropWorldModel, WorldModel
+from lpa_cwm.responses import Responses, join_masks
+from lpa_cwm.rng import KeyPart
+from lpa_cwm.sampling import unit_range
+
+CROP = 64
+"""Side of the crops in pixels of the clip."""
+HIDDEN_SHARE = 0.8
+"""Of the patches of a crop; with nine tenths hidden, too few would be left to see."""
+AT_ONCE = 32
+"""Points whose crops are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointSource:
+    """Where points were in earlier frames; each may be in a frame of its own."""
+
+    frames: Sequence[UInt8[Tensor, "3 h w"]]
+    xy: Float[Tensor, "n 2"]
+
+    def rows(self, rows: Int[Tensor, "k"]) -> "PointSource":
+        """Some of the points."""
+        return PointSource([self.frames[row] for row in rows.tolist()], self.xy[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEndpoint:
+    """Endpoints found in native crops, in pixels of the frame."""
+
+    xy: Float[Tensor, "n 2"]
+    strength: Float[Tensor, "n"]
+    """Mean over the candidates of their largest magnitude."""
+    spread: Float[Tensor, "n"]
+
+
+def refine(
+    world: WorldModel,
+    sources: Sequence[PointSource],
+    target: UInt8[Tensor, "3 h w"],
+    center: Float[Tensor, "n 2"],
+    config: TrackerConfig,
+    identity: tuple[KeyPart, ...],
+) -> NativeEndpoint:
+    """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
+    if not isinstance(world, CropWorldModel):
+        raise InputError(
+            "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
+            "use the world model `learned`, or re-evaluation `joint` or `query`."
+        )
+    parts = []
+    for rows in torch.arange(len(center)).split(AT_ONCE):
+        parts.append(_refine_some(world, [s.rows(rows) for s in sources], target, center[rows], config, identity))
+    return NativeEndpoint(*(torch.cat([getattr(p, name) for p in parts]) for name in ("xy", "strength", "spread")))
+
+
+def _refine_some(
+    world: CropWorldModel,
+    sources: Sequence[PointSource],
+    target: UInt8[Tensor, "3 h w"],
+    center: Float[Tensor, "n 2"],
+    config: TrackerConfig,
+    identity: tuple[KeyPart, ...],
+) -> NativeEndpoint:
+    device, hw = center.device, (target.shape[-2], target.shape[-1])
+    corner = corners(center, hw)
+    there = torch.stack([cut(target, place) for place in corner.tolist()]).to(device)
+    responses = [
+        _respond(world, source, there, masks_of(source, config.gap_masks, world.patch, *identity, number).to(device))
+        for number, source in enumerate(sources)
+    ]
+    response, _ = join_masks(responses) if len(responses) > 1 else (responses[0], None)
+    uniform = center.new_full(response.shape, 1 / response.shape[1])
+    start = distribution(response.aggregate(uniform), config)
+    strength = response.peaks(response.magnitude())[1].mean(1)
+    return NativeEndpoint(start.decode(config.subpixel) + corner, strength, start.moments()[1])
+
+
+def _respond(
+    world: CropWorldModel, source: PointSource, there: Float[Tensor, "n 3 s s"], hidden: Bool[Tensor, "n m p"]
+) -> Responses:
+    """Responses of one source's points in the crops of the target."""
+    hw = (source.frames[0].shape[-2], source.frames[0].shape[-1])
+    corner = corners(source.xy, hw)
+    here = [cut(frame, place) for frame, place in zip(source.frames, corner.tolist(), strict=True)]
+    return world.respond(torch.stack(here).to(there), there, source.xy - corner, hidden)
+
+
+def masks_of(source: PointSource, masks: int, patch: int, *identity: KeyPart) -> Bool[Tensor, "n m p"]:
+    """Masks of every point, keyed by its position in the source."""
+    patches = (CROP // patch) ** 2
+    return torch.stack(
+        [
+            random_masks(masks, patches, *identity, "native", *point, hidden_share=HIDDEN_SHARE)
+            for point in source.xy.tolist()
+        ]
+    )
+
+
+def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int]) -> Int[Tensor, "n 2"]:
+    """Corners of crops around points, in whole pixels, shifted to stay inside frames that are large enough."""
+    room = torch.tensor([max(hw[1] - CROP, 0), max(hw[0] - CROP, 0)], device=xy.device)
+    return torch.minimum((xy - CROP / 2).round().long().clamp(min=0), room)
+
+
+def cut(frame: UInt8[Tensor, "3 h w"], corner: Sequence[int]) -> Float[Tensor, "3 s s"]:
+    """A crop in [0, 1]; beyond a frame that is smaller its border is repeated."""
+    x, y = corner
+    part = unit_range(frame[:, y : y + CROP, x : x + CROP])
+    down, right = CROP - part.shape[-2], CROP - part.shape[-1]
+    if not (down or right):
+        return part
+    return torch.nn.functional.pad(part[None], (0, right, 0, down), mode="replicate")[0]

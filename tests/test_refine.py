@@ -1,0 +1,85 @@
+"""Re-evaluation in crops at native resolution."""
+
+import pytest
+import torch
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.errors import InputError
+from lpa_cwm.pair_tracking import PairResult, reevaluate
+from lpa_cwm.probe import observe_pair
+from lpa_cwm.refine import CROP, PointSource, corners, cut, masks_of, refine
+from lpa_cwm.worlds.learned.world import LearnedWorld
+from lpa_cwm.worlds.toy import ToyWorld
+
+NATIVE = TrackerConfig(passes=1, reevaluation="native", sharpness=2000.0)
+
+
+def textured(height: int, width: int) -> torch.Tensor:
+    """A frame of smooth random texture."""
+    noise = torch.rand(1, 3, height // 6, width // 6, generator=torch.Generator().manual_seed(0))
+    smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic", align_corners=False)
+    return (smooth[0].clamp(0, 1) * 255).to(torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def world() -> LearnedWorld:
+    return LearnedWorld.load()
+
+
+def test_finds_a_shift_in_native_pixels_from_a_rough_endpoint(world: LearnedWorld) -> None:
+    frame = textured(180, 320)
+    shift = torch.tensor([7, -4])
+    moved = frame.roll((int(shift[1]), int(shift[0])), (1, 2))
+    xy = torch.tensor([[100.5, 90.5], [200.0, 80.0], [160.2, 60.7]])
+    truth = xy + shift
+    rough = truth + torch.tensor([[4.0, 3.0], [-5.0, 2.0], [0.0, 0.0]])
+    found = refine(world, [PointSource([frame] * 3, xy)], moved, rough, NATIVE, ("clip", 0, 1))
+    assert ((found.xy - truth).norm(dim=1) < 0.75).all()
+
+
+def test_result_does_not_depend_on_the_other_points(world: LearnedWorld) -> None:
+    frame = textured(96, 128)
+    moved = frame.roll(3, 2)
+    xy = torch.tensor([[40.0, 40.0], [80.0, 50.0]])
+    both = refine(world, [PointSource([frame] * 2, xy)], moved, xy, NATIVE, ("clip", 0, 1))
+    one = refine(world, [PointSource([frame], xy[1:])], moved, xy[1:], NATIVE, ("clip", 0, 1))
+    torch.testing.assert_close(both.xy[1:], one.xy, atol=1e-3, rtol=0)
+
+
+def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
+    frame = textured(96, 128)
+    here = torch.stack([cut(frame, (0, 0)), cut(frame, (40, 20))])
+    there = torch.stack([cut(frame, (2, 1)), cut(frame, (37, 24))])
+    xy = torch.tensor([[30.0, 30.0], [33.0, 28.0]])
+    hidden = masks_of(PointSource([frame] * 2, xy), 3, world.patch, "law")
+    together = world.respond(here, there, xy, hidden).dense()
+    for row in range(2):
+        scene = world.observe(world.describe(here[row]), world.describe(there[row]))
+        alone = world.intervene(scene, world.imagine(scene, hidden[row]), xy[row : row + 1]).dense()
+        torch.testing.assert_close(together[row], alone[0], atol=1e-5, rtol=0)
+
+
+def test_crops_stay_inside_and_small_frames_are_padded() -> None:
+    frame = textured(120, 160)
+    corner = corners(torch.tensor([[0.0, 0.0], [159.0, 119.0], [80.0, 60.0]]), (120, 160))
+    assert corner.tolist() == [[0, 0], [160 - CROP, 120 - CROP], [80 - CROP // 2, 60 - CROP // 2]]
+    small = textured(48, 48)
+    padded = cut(small, (0, 0))
+    assert padded.shape == (3, CROP, CROP)
+    assert torch.equal(padded[:, -1, :48], small[:, -1].float() / 255)
+    assert cut(frame, (10, 20)).shape == (3, CROP, CROP)
+
+
+def test_an_endpoint_without_response_stays(world: LearnedWorld) -> None:
+    frame, other = textured(96, 128), torch.zeros(3, 96, 128, dtype=torch.uint8)
+    config = TrackerConfig(passes=1, reevaluation="native", visibility_threshold=1e3)
+    observed = observe_pair(world, frame, other, ("clip", 0, 1), config, "cpu")
+    before = PairResult(torch.tensor([[50.0, 40.0]]), *(torch.ones(1) for _ in range(3)))
+    after = reevaluate(observed, torch.tensor([[40.0, 40.0]]), before, 1)
+    assert torch.equal(after.xy, before.xy)
+
+
+def test_world_models_without_crops_are_refused() -> None:
+    frame = textured(96, 96)
+    with pytest.raises(InputError, match="cannot answer in crops"):
+        refine(ToyWorld(), [PointSource([frame], torch.ones(1, 2))], frame, torch.ones(1, 2), NATIVE, ("a",))
