@@ -38,6 +38,9 @@ test: .venv/dev   ## the default suite
 test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow
 
+fuzz: .venv/dev   ## damaged files for all readers, for some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --inputs 12000
+
 docs: .venv/docs  ## build the documentation into site/; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
 
@@ -56,4 +59,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo lint test test-slow test-browser docs format clean
+.PHONY: help demo lint test test-slow test-browser fuzz docs format clean

@@ -144,18 +144,18 @@ def test_wrong_weights_get_a_sentence(network, tmp_path):
     with pytest.raises(InputError, match="no LPA weights"):
         load_lpa(path)
     path.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match="does not hold"):
+    with pytest.raises(InputError, match="is not a file of weights"):
         load_lpa(path)
     save_file(network.state_dict(), path)
-    with pytest.raises(InputError, match="does not hold"):
+    with pytest.raises(InputError, match="is not a file of weights"):
         load_lpa(path)
     state = network.state_dict()
     del state["mean"]
     save_lpa(path, network.architecture, state, {})
-    with pytest.raises(InputError, match="does not hold"):
+    with pytest.raises(InputError, match="is not a file of weights"):
         load_lpa(path)
     save_lpa(path, network.architecture, {**network.state_dict(), "mean": torch.zeros(3)}, {})
-    with pytest.raises(InputError, match="does not hold"):
+    with pytest.raises(InputError, match="is not a file of weights"):
         load_lpa(path)
 
 

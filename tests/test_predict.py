@@ -136,7 +136,7 @@ def test_a_method_that_cannot_be_made_claims_no_folder(tmp_path, pickled, capsys
 def test_a_damaged_run_file_is_named(tmp_path, pickled):
     write_run(pickled, Drifting(), tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="does not describe a run"):
+    with pytest.raises(InputError, match="is not the description of a run"):
         write_run(pickled, Drifting(), tmp_path / "run")
 
 

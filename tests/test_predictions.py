@@ -76,7 +76,7 @@ BAD = {
     "score": (GOOD | {"score": np.zeros(3)}, r"`score` of \[3\]"),
     "integer points": (GOOD | {"xy": np.zeros((3, 5, 2), int)}, "`xy` of int64; expected floats"),
     "score for visible": (GOOD | {"visible": np.zeros((3, 5))}, "`visible` of float64; expected booleans"),
-    "pickled": (GOOD | {"xy": np.array([[None]])}, "no prediction file"),
+    "pickled": (GOOD | {"xy": np.array([[None]])}, "is not a prediction file"),
 }
 
 
@@ -91,7 +91,7 @@ def test_bad_arrays_are_named(tmp_path, name):
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\x03\x04broken"])
 def test_bad_files_are_named(tmp_path, data):
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(InputError, match="no prediction file"):
+    with pytest.raises(InputError, match="is not a prediction file"):
         read(tmp_path, "a", 3, 5)
 
 
@@ -100,7 +100,7 @@ def test_a_truncated_file_is_named(tmp_path):
     whole = (tmp_path / "a.npz").read_bytes()
     for end in range(0, len(whole) - 1, 97):
         (tmp_path / "a.npz").write_bytes(whole[:end])
-        with pytest.raises(InputError, match="no prediction file"):
+        with pytest.raises(InputError, match="is not a prediction file"):
             read(tmp_path, "a", 3, 5)
 
 

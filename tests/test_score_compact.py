@@ -90,5 +90,5 @@ def write_less(path):
 def test_wrong_weights_are_refused(tmp_path, write):
     path = tmp_path / "weights.safetensors"
     write(path)
-    with pytest.raises(InputError, match="does not hold the weights of the compact score model"):
+    with pytest.raises(InputError, match="a file of weights of the compact score model"):
         load_compact_score(path)

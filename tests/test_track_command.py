@@ -64,7 +64,7 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--start", "1", "--points", "4,3@0"], "not among the frames used"),
         (["--stride", "2", "--grid", "1", "--frame", "1"], "not among the frames used"),
         (["--points", "4,3@0", "--frame", "1"], "is for grids"),
-        (["--points", "absent.csv"], "absent.csv cannot be read"),
+        (["--points", "absent.csv"], "There is no absent.csv"),
         (["--points", "٤,3@0"], "x,y@frame"),
         (["--format", "coco"], "must end in .json"),
         (["--save", "t.h5"], "HDF5 needs pandas and tables"),

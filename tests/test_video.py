@@ -250,13 +250,13 @@ def test_nothing_is_left_behind_by_a_failed_write(tmp_path, name, frames, senten
 def test_any_pyav_reads_and_writes(tmp_path, monkeypatch, accepts):
     opened, names = av.open, []
 
-    def new(file, mode="r"):
+    def new(file, mode="r", options=None):
         names.append(file)
-        return opened(file, mode)
+        return opened(file, mode, options=options)
 
-    def old(file, mode="r", metadata_errors="strict"):
+    def old(file, mode="r", options=None, metadata_errors="strict"):
         assert mode == "w" or metadata_errors == "replace"
-        return new(file, mode)
+        return new(file, mode, options)
 
     monkeypatch.setattr(av, "open", old if accepts else new)
     video.write(tmp_path / "clip.mp4", smooth_clip(3), fps=24.0)

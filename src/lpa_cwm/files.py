@@ -1,22 +1,29 @@
 """Where files go, and writing them so that nobody ever sees half of one."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shutil
 import socket
+import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.validation import read_json, reading, structure
 
 TEMPORARY = re.compile(r"\..*\.lpa-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[a-z0-9_]{8}(\..*)?")
 """Names of the files that `atomic_write` makes."""
 DAY = 24 * 60 * 60
+BLOCK = 4096
+"""Bytes of a block of a file system."""
 _swept: set[Path] = set()
 """Folders in which this process has looked for leftovers."""
 
@@ -73,7 +80,10 @@ def _temporary(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix; rename it to `path` on success, remove it on failure."""
+    """Yield a temporary path with the same suffix; rename it to `path` on success, remove it on failure.
+
+    File and folder are synced to the disk, so that also after a loss of power the path holds all of it or is as before.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.parent.resolve() not in _swept:
@@ -84,9 +94,35 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
         yield aside
         # mkstemp makes private files; results are for everybody the umask admits.
         aside.chmod(0o666 & ~_umask())
+        sync(aside)
         aside.replace(path)
+        sync(path.parent)
+    except Exception as error:
+        if is_disk_full(error, path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        # Some file systems cannot sync a folder.
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def is_disk_full(error: Exception, folder: Path) -> bool:
+    """Whether a write failed because the disk is full; libraries report that by errors of their own."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return "os error 28" in str(error) or shutil.disk_usage(folder).free < BLOCK
 
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -108,17 +144,65 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
     settings = json.loads(json.dumps(settings))
     if _create(path, json.dumps({**settings, **(notes or {})}, indent=1)):
         return
-    try:
-        before = json.loads(path.read_text())
-        changes = [change for name in settings for change in _changes(before.get(name), settings[name], name)]
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{path} does not hold the settings of its folder's files; restore or remove it.") from error
+    with reading(path, "the settings of its folder's files", "restore or remove it"):
+        before = structure(read_json(path), dict[str, Any])
+    changes = [change for name in settings for change in _changes(before.get(name), settings[name], name)]
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
             f"{path.parent} holds files of other settings ({', '.join(changes[:3])}{more}; see {path.name}); "
             "give another folder, or remove the files to make them anew."
         )
+
+
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Hold a file for this process; another that asks for it meanwhile is refused. The lock ends with the process.
+
+    It also ends if this process opens and closes the file again; processes that this one starts do not inherit it.
+    """
+    with path.open("rb+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise InputError(
+                f"Another process {what} in {path.parent}; wait until it ends, or give another folder."
+            ) from error
+        yield
+
+
+def share_pieces(path: Path, pieces: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[int]:
+    """Numbers of the pieces that this process shall do, while others that work on the same folder do the rest.
+
+    A piece is claimed by a lock on one byte of a file, which ends with the process. At the end come pieces that another
+    process had claimed and did not finish.
+    """
+    with path.open("rb+") as file:
+        claimed_by_others = []
+        for wait in (False, True):
+            for piece in claimed_by_others if wait else pieces:
+                if not is_done(piece) and _lock_byte(file.fileno(), piece, wait):
+                    # Another process may have finished it between the two checks.
+                    if not is_done(piece):
+                        yield piece
+                elif not wait and not is_done(piece):
+                    claimed_by_others.append(piece)
+
+
+def _lock_byte(descriptor: int, place: int, wait: bool) -> bool:
+    """Lock one byte of a file by an open-file-description lock (Linux); elsewhere nothing is locked."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return True
+    # struct flock: type, whence, start, length, process.
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, lock)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        # A file system without locks: the work is done twice, which harms nothing.
+        return True
+    return True
 
 
 def _create(path: Path, text: str) -> bool:
@@ -130,9 +214,11 @@ def _create(path: Path, text: str) -> bool:
     try:
         aside.write_text(text)
         aside.chmod(0o666 & ~_umask())
+        sync(aside)
         # Unlike a rename, a hard link never replaces a file that another process has just created.
         with suppress(PermissionError):
             os.link(aside, path)
+            sync(path.parent)
             return True
         # Some file systems have no hard links.
         with path.open("x") as file:
@@ -154,7 +240,7 @@ def _changes(old: Any, new: Any, name: str) -> Iterator[str]:
     """Describe the values that differ, each by its path."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
-            yield f"{name} was {old} and is {new}"
+            yield f"{name} was {str(old)[:100]} and is {str(new)[:100]}"
         return
     for key in sorted(old.keys() | new.keys()):
         yield from _changes(old.get(key), new.get(key), f"{name}.{key}")

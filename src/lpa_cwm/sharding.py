@@ -1,10 +1,12 @@
 """Sharing numbered pieces of work: among machines by a rule (`Shard`), among local or Ray workers by an executor."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from lpa_cwm.errors import InputError, require
+from lpa_cwm.files import share_pieces
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -46,11 +48,25 @@ class Executor(Protocol):
     def __call__(self, job: Job[Result], pieces: list[int], /) -> Iterator[tuple[int, Result]]: ...
 
 
-def run_local(job: Job[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
+def run_local(job: Job[Result], pieces: Iterable[int]) -> Iterator[tuple[int, Result]]:
     """One piece after the other in this process."""
     do = job.setup()
     for piece in pieces:
         yield piece, do(piece)
+
+
+def execute(
+    executor: "Executor", job: Job[Result], pieces: list[int], claims: Path, is_done: Callable[[int], bool]
+) -> Iterator[tuple[int, Result]]:
+    """Run the pieces of a job; local processes that work on the same folder share them by locks on the file `claims`.
+
+    Pieces on Ray are handed out at once, so they cannot be shared with other processes.
+    """
+    if not pieces:
+        return iter(())
+    if executor is not run_local or not claims.exists():
+        return executor(job, pieces)
+    return run_local(job, share_pieces(claims, pieces, is_done))
 
 
 class RayWorker:

@@ -10,14 +10,15 @@ import torch
 from einops import rearrange, repeat
 from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.features import STATISTICS, CandidateFeatures, compress, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
+from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors
 from lpa_cwm.types import Candidates, Judgement, Pair
+from lpa_cwm.validation import parse_json, reading, structure
 
 LOCAL, RESPONSE, CONTEXT, SCALAR, TOKEN = 192, 96, 192, 64, 256
 """Widths of the four encoders and of a candidate's token."""
@@ -145,15 +146,10 @@ def load_lpa(path: Path) -> LPA:
         raise InputError(
             f"There are no LPA weights at {path}; train some with `lpa-cwm train lpa` or use another adjudicator."
         )
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["about"])
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        network = LPA(**about["architecture"])
+    with reading(path, "a file of weights of LPA", "give a file that `lpa-cwm train lpa` wrote"):
+        state, metadata = load_safetensors(path)
+        architecture = structure(parse_json(metadata["about"])["architecture"], dict[str, bool], "architecture")
+        network = LPA(**architecture)
+        check_state_dict(state, network, path, "a file of weights of LPA")
         network.load_state_dict(state)
-    except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise InputError(
-            f"{path} does not hold the weights of LPA ({reason}); give a file that `lpa-cwm train lpa` wrote."
-        ) from error
     return network.eval()

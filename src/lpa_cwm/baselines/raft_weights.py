@@ -1,7 +1,6 @@
 """Readers of published RAFT and SMURF weights."""
 
 import re
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from lpa_cwm import validation
 from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, Raft, RaftVariant
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
+from lpa_cwm.validation import reading
 
 EXPECTED = "a published RAFT file (.pth)"
 TENSORFLOW = re.compile(r"^(?:feature|flow)_model/(.+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE$")
@@ -47,7 +48,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm data fetch raft`.")
     if path.suffix == ".npz":
-        return from_tensorflow(read_npz(path))
+        with reading(path, "an archive of SMURF's variables", "fetch it again"):
+            return from_tensorflow(read_npz(path))
     return rename_torchvision(
         {name.removeprefix("module."): tensor for name, tensor in load_state_dict(path, EXPECTED).items()}
     )
@@ -55,11 +57,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Read all arrays of an `.npz` archive."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not an archive of arrays; expected SMURF's variables (.npz).") from error
+    with reading(path, "an archive of arrays", "expected SMURF's variables (.npz)"):
+        return validation.read_npz(path)
 
 
 def rename_torchvision(state: dict[str, Tensor]) -> dict[str, Tensor]:

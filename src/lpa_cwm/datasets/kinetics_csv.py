@@ -17,6 +17,7 @@ from lpa_cwm.datasets.tapvid_record import AnnotatedVideo
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.io.video import VideoFile
+from lpa_cwm.validation import check_name, file_size, reading
 
 FPS = 25
 SUFFIXES = frozenset({".avi", ".mkv", ".mov", ".mp4", ".webm"})
@@ -27,14 +28,13 @@ TrackTable = Float[ndarray, "n t 3"]
 def read_tracks(path: Path) -> dict[str, TrackTable]:
     """Tracks by clip name, `id_start_end` as in Kinetics."""
     rows: dict[str, list[Float[ndarray, "t 3"]]] = {}
-    try:
+    with reading(path, "a csv file", "expected TAP-Vid's table of tracks"):
+        file_size(path)
         with path.open(newline="") as file:
             for line, row in enumerate(csv.reader(file), start=1):
                 name, track = _track(row, f"{path}, line {line},")
-                rows.setdefault(name, []).append(track)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as csv ({error}); expected TAP-Vid's table of tracks.") from error
-    return {name: np.stack(tracks) for name, tracks in rows.items()}
+                rows.setdefault(check_name(name, f"{path}, line {line}, is of a video that"), []).append(track)
+        return {name: np.stack(tracks) for name, tracks in rows.items()}
 
 
 def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
@@ -43,7 +43,9 @@ def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
         raise InputError(f"{where} has {len(row)} columns; expected id, start, end, then x, y, occluded of each frame.")
     identity, start, end, *numbers = row
     try:
-        track = np.array(numbers, dtype=np.float32).reshape(-1, 3)
+        # Numbers that are too large become infinite, and are refused where the point is visible.
+        with np.errstate(over="ignore"):
+            track = np.array(numbers, dtype=np.float32).reshape(-1, 3)
         name = f"{identity}_{int(start):06}_{int(end):06}"
     except ValueError as error:
         raise InputError(f"{where} is malformed ({error}); expected numbers after the identity.") from error

@@ -19,7 +19,11 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import axis_centers
 from lpa_cwm.synth.pairs import Split, split_of
+from lpa_cwm.validation import check_array, check_name, reading
 
+LEVELS = 65535
+MOST_FLOW = 1e6
+"""Pixels."""
 NATIVE = 128
 """Frame side of the variant in whose pixels thresholds are given."""
 FLOWS = ("forward", "backward")
@@ -60,7 +64,7 @@ class MoviClip:
 
     def _flow(self, name: str, t: int) -> FlowField:
         low, high = self.ranges[name]
-        pixels = self.levels[name][t, ..., ::-1].astype(np.float32) * np.float32((high - low) / 65535)
+        pixels = self.levels[name][t, ..., ::-1].astype(np.float32) * np.float32((high - low) / LEVELS)
         return pixels + np.float32(low)
 
 
@@ -74,19 +78,47 @@ def numeric(feature: Feature) -> np.ndarray:
 def read_clip(records: RecordFile, number: int) -> MoviClip:
     """Decode one record; the sign of its backward flow is not checked yet."""
     found = records.features(number, WANTED)
-    video = bytes(found["metadata/video_name"][0]).decode()
-    frames = EncodedFrames(video, [bytes(picture) for picture in found["video"]])
+    video = video_name(found["metadata/video_name"], records.path)
+    frames = EncodedFrames(video, byte_strings(found["video"]))
     levels = {name: numeric(found[f"{name}_flow"]) for name in FLOWS}
     side = round((len(levels["forward"]) / max(1, 2 * len(frames))) ** 0.5)
     if not frames or any(len(field) != 2 * len(frames) * side**2 for field in levels.values()):
         sizes = ", ".join(f"{len(field)} {name} flow values" for name, field in levels.items())
         raise InputError(f"{records.path}, record {number}: {len(frames)} frames and {sizes} do not fit together.")
+    if any(field.min() < 0 or field.max() > LEVELS for field in levels.values()):
+        raise InputError(f"{records.path}, record {number}: flow has levels outside 0 to {LEVELS}; fetch it again.")
+    if frames.decode(0).shape[1:] != (side, side):
+        raise InputError(f"{records.path}, record {number}: frames are not of {side}x{side} pixels as the flow is.")
     return MoviClip(
         name=video,
         frames=frames,
         levels={name: field.reshape(-1, side, side, 2) for name, field in levels.items()},
-        ranges={name: tuple(numeric(found[key]).tolist()) for name, key in zip(FLOWS, RANGES, strict=True)},
+        ranges={name: flow_range(found[key], records.path) for name, key in zip(FLOWS, RANGES, strict=True)},
     )
+
+
+def byte_strings(feature: Feature) -> list[bytes]:
+    """The feature itself; numbers are refused."""
+    if not isinstance(feature, list):
+        raise InputError("A MOVi-F feature holds numbers; expected byte strings; fetch the file again.")
+    return feature
+
+
+def video_name(feature: Feature, path: Path) -> str:
+    """The name of a record's video; empty if it has none."""
+    names = byte_strings(feature)
+    with reading(path, "a file of MOVi-F", "fetch it again"):
+        return check_name(names[0].decode(), f"A video of {path}") if names else ""
+
+
+def flow_range(feature: Feature, path: Path) -> tuple[float, float]:
+    """Smallest and largest flow in pixels."""
+    bounds = numeric(feature)
+    with reading(path, "a file of MOVi-F", "fetch it again"):
+        check_array(bounds, (2,), "f", "the range of the flow")
+        if not -MOST_FLOW < bounds[0] <= bounds[1] < MOST_FLOW:
+            raise ValueError(f"the range of the flow is {bounds}")
+        return float(bounds[0]), float(bounds[1])
 
 
 def rounded_targets(flow: FlowField) -> tuple[Int[np.ndarray, "h w 2"], Bool[np.ndarray, "h w"]]:
@@ -183,6 +215,4 @@ def entries_of(path: Path) -> list[RecordEntry]:
     """List the records of a file with the names of their videos."""
     records = open_records(path)
     names = [records.peek(number, "metadata/video_name") for number in range(len(records))]
-    return [
-        RecordEntry(path, number, bytes(name[0]).decode() if len(name) else "") for number, name in enumerate(names)
-    ]
+    return [RecordEntry(path, number, video_name(name, path)) for number, name in enumerate(names)]

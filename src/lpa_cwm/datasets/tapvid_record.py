@@ -1,6 +1,5 @@
 """One annotated video as stored in a TAP-Vid file: frames, points in [0, 1], visibility; all fields are checked."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -11,10 +10,11 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, UInt8
 from numpy import ndarray
-from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.images import read_rgb
+from lpa_cwm.validation import MOST_PIXELS, check_name
 
 MARGIN = 0.01
 """Tolerance outside [0, 1]: annotators click slightly outside, and TAP-Vid Kinetics shifts points by half a pixel."""
@@ -98,10 +98,7 @@ class EncodedFrames:
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
         """Decode one frame."""
-        try:
-            pixels = np.array(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
-        except OSError as error:
-            raise InputError(f"Frame {index} of the video {self.name} is no picture; expected JPEG or PNG.") from error
+        pixels = read_rgb(self.files[index], f"Frame {index} of the video {self.name}")
         return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
 
     def digest(self, frames: int) -> str:
@@ -114,8 +111,9 @@ class EncodedFrames:
 
 def annotated_video(name: str, entry: Any) -> AnnotatedVideo:
     """Check an entry of a TAP-Vid pickle: `video`, `points` and `occluded`."""
+    check_name(name, "A video")
     if not isinstance(entry, dict) or not {"video", "points", "occluded"} <= entry.keys():
-        given = ", ".join(map(str, entry)) if isinstance(entry, dict) else type(entry).__name__
+        given = ", ".join(map(repr, entry))[:100] if isinstance(entry, dict) else type(entry).__name__
         raise InputError(f"The video {name} is given as {given}; expected video, points and occluded.")
     points = _array(name, entry, "points", np.floating, "[n t 2] of floats")
     occluded = _array(name, entry, "occluded", np.bool_, "[n t] of booleans")
@@ -135,6 +133,8 @@ def _array(name: str, entry: dict[str, Any], field: str, kind: type, expected: s
 
 def _frame_store(name: str, video: Any) -> FrameStore:
     if isinstance(video, ndarray) and video.dtype == np.uint8 and video.ndim == 4 and video.shape[3] == 3:
+        if not 0 < video.shape[1] * video.shape[2] <= MOST_PIXELS:
+            raise InputError(f"The frames of the video {name} are {list(video.shape[1:3])}; expected some pixels.")
         return RawFrames(video.view(ndarray))
     if isinstance(video, ndarray) and video.ndim == 1:
         video = video.tolist()

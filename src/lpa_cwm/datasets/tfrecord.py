@@ -31,6 +31,8 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
+        if shift >= 70:
+            raise ValueError("a number of more than ten bytes")
         value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
         if byte < 128:
@@ -41,6 +43,8 @@ def varints(data: UInt8[np.ndarray, "k"]) -> Int64[np.ndarray, "n"]:
     """Decode all varints of a packed list."""
     ends = np.flatnonzero(data < 128)
     starts = np.concatenate(([0], ends + 1))[:-1]
+    if len(ends) and (ends - starts).max() >= 10:
+        raise ValueError("a number of more than ten bytes")
     values = (data[starts] & 127).astype(np.uint64)
     rest = np.flatnonzero(ends > starts)
     place = 1
@@ -122,6 +126,10 @@ class RecordFile:
         if masked_crc(self._crc(content)) != stored:
             raise self._damaged(number, "its checksum does not fit its content")
         return content
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """The content of each record, with verified checksums."""
+        return map(self.__getitem__, range(len(self)))
 
     def features(self, number: int, wanted: Collection[str]) -> dict[str, Feature]:
         """The requested features of a record; a missing feature is an error."""

@@ -15,12 +15,12 @@ from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation.methods import Method, TrackAll, make_tracker
 from lpa_cwm.evaluation.run import EvaluationRun, Manifest, manifest_of, software
 from lpa_cwm.geometry import HW, rescale
-from lpa_cwm.io.predictions import prediction_path, write_prediction
+from lpa_cwm.io.predictions import is_complete, prediction_path, write_prediction
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.sharding import Executor, Shard, run_local
+from lpa_cwm.sharding import Executor, Shard, execute, run_local
 from lpa_cwm.types import Clip, Queries, ReversedFrames, Sample, Tracks
 
 
@@ -97,19 +97,25 @@ def write_runs(
     """Track the videos that any of the runs lacks; the job's trackers are keyed by the runs' folders."""
     for folder, run in runs.items():
         run.create(folder)
-    names = job.dataset.names
+    names, made = job.dataset.names, 0
     mine = (shard or Shard()).of(len(names))
     todo = [index for index in untracked(names, runs) if index in mine]
-    found = executor(job, todo) if todo else iter(())
+    found = execute(executor, job, todo, min(runs) / "run.json", lambda index: is_tracked(names[index], runs))
     for index, tracked in progress(found, len(todo), ", ".join(run.label or run.method for run in runs.values())):
         for folder, run in runs.items():
             write_prediction(folder, names[index], tracked[str(folder)], run.hash)
-    return PredictCounts(len(todo), len(mine) - len(todo), len(names))
+        made += 1
+    return PredictCounts(made, len(mine) - made, len(names))
 
 
 def untracked(names: Sequence[str], folders: Collection[Path]) -> list[int]:
-    """Indices of the videos without a file in any of the folders."""
-    return [i for i, name in enumerate(names) if not all(prediction_path(out, name).exists() for out in folders)]
+    """Indices of the videos that lack a file in one of the folders."""
+    return [index for index, name in enumerate(names) if not is_tracked(name, folders)]
+
+
+def is_tracked(name: str, folders: Collection[Path]) -> bool:
+    """Whether all folders have the whole file of a video."""
+    return all(is_complete(prediction_path(folder, name)) for folder in folders)
 
 
 def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Prediction]:

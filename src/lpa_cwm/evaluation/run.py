@@ -8,7 +8,7 @@ not matter; the order of the tracks does, because predictions follow it.
 import json
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
 from importlib.metadata import version
@@ -18,9 +18,10 @@ from typing import Any
 from lpa_cwm.config import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import pin_settings
-from lpa_cwm.io.predictions import configuration_of, predicted_videos
+from lpa_cwm.io.predictions import configuration_of, is_complete, predicted_videos
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
+from lpa_cwm.validation import read_json, reading, structure
 
 FORMAT = "lpa-cwm run 1"
 
@@ -126,12 +127,12 @@ class EvaluationRun:
         notes = {"format": FORMAT, "hash": self.hash, "selection": asdict(self.selection)}
         notes |= {name: getattr(self, name) for name in ("dataset", "software", "label")}
         pin_settings(folder / "run.json", compared, notes)
-        self.check_files(folder)
+        self.check_files(folder, damaged=False)
 
-    def check_files(self, folder: Path) -> None:
-        """Refuse prediction files of other configurations."""
+    def check_files(self, folder: Path, damaged: bool = True) -> None:
+        """Refuse prediction files of other configurations, and `damaged` ones unless they will be made again."""
         for path in predicted_videos(folder).values():
-            if configuration_of(path) != self.hash:
+            if (damaged or is_complete(path)) and configuration_of(path) != self.hash:
                 raise InputError(f"{path} is not of this run's configuration; a folder holds one run; remove it.")
 
 
@@ -140,20 +141,13 @@ def load_run(folder: Path) -> EvaluationRun | None:
     path = folder / "run.json"
     if not path.exists():
         return None
-    try:
-        plain = json.loads(path.read_text())
-        chosen = plain["selection"]
-        return EvaluationRun(
-            plain["method"],
-            plain["settings"],
-            plain["dataset"],
-            Selection(**chosen | {"videos": tuple(chosen["videos"])}),
-            Manifest.from_dict(plain["manifest"]),
-            plain["software"],
-            plain.get("label", ""),
+    with reading(path, "the description of a run", "restore it or give another folder"):
+        plain = structure(read_json(path), dict[str, Any])
+        return structure(
+            {one.name: plain[one.name] for one in fields(EvaluationRun) if one.name != "label"}
+            | {"manifest": {"videos": plain["manifest"]}, "label": plain.get("label", "")},
+            EvaluationRun,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} does not describe a run ({error}); restore it or give another folder.") from error
 
 
 def software() -> dict[str, str]:

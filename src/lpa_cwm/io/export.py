@@ -54,7 +54,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
     first = next(frames, None)
     if first is None:
         raise InputError(f"There is no frame to write to {path}; expected at least one.")
-    with atomic_write(path) as aside, av.open(str(aside), "w") as container:
+    with atomic_write(path) as aside, av.open(f"file:{aside.absolute()}", "w") as container:
         stream = container.add_stream("libvpx-vp9", rate=Fraction(fps).limit_denominator(1000))
         assert isinstance(stream, VideoStream)
         stream.height, stream.width = (size + size % 2 for size in first.shape[-2:])
@@ -72,7 +72,7 @@ def add_sound(path: Path, sound: Path, start: float) -> None:
             return
         streams = video.streams.video[0], source.streams.audio[0]
         length = float((video.duration or 0) / 1_000_000)
-        with atomic_write(path) as aside, av.open(str(aside), "w") as container:
+        with atomic_write(path) as aside, av.open(f"file:{aside.absolute()}", "w") as container:
             copies = [container.add_stream_from_template(stream) for stream in streams]
             parts = (
                 _packets(video, streams[0], copies[0], 0.0, length + 1),

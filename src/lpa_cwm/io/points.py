@@ -1,7 +1,6 @@
 """Points to track: words of a command line, tables, grids, objects; and the frames of a clip that are used."""
 
 import csv
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW
 from lpa_cwm.types import Clip, Queries
+from lpa_cwm.validation import parse_json, read_text, reading, structure
 
 POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
 MOST_POINTS = 100_000
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 16 << 20
 """Of a file of points."""
 
 
@@ -73,20 +73,10 @@ def parse_point(word: str) -> GivenPoint:
 
 def _table(path: Path, rows_of: Any) -> list[GivenPoint]:
     """The rows of a file, each with x, y and, if it has them, frame and track."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES >> 20} MB; expected a table of points.")
-        rows = rows_of(path.read_text())
+    expected = "expected columns x, y and, if need be, frame and track, or a list of such objects"
+    with reading(path, "a table of points", expected):
+        rows = rows_of(read_text(path, MOST_BYTES))
         return [_point(row, number) for number, row in enumerate(rows)]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); expected a table of points.") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path} is not a table of points ({error}); expected columns x, y, frame and, for corrections, track, "
-            "or a list of such objects."
-        ) from error
 
 
 def _rows_of_csv(text: str) -> list[dict[str, Any]]:
@@ -94,8 +84,8 @@ def _rows_of_csv(text: str) -> list[dict[str, Any]]:
 
 
 def _rows_of_json(text: str) -> list[Any]:
-    held = json.loads(text)
-    return held["points"] if isinstance(held, dict) else held
+    held = parse_json(text)
+    return structure(held["points"] if isinstance(held, dict) else held, list[Any], "points")
 
 
 def _point(row: Any, number: int) -> GivenPoint:
@@ -103,8 +93,8 @@ def _point(row: Any, number: int) -> GivenPoint:
     x, y, frame, track = named["x"], named["y"], named.get("frame") or 0, named.get("track")
     point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
     # NaN is smaller than nothing; the clip's own size is checked where it is known.
-    if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9):
-        raise ValueError(f"row {number} is {x}, {y}, {frame}")
+    if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9 and 0 <= (point.track or 0) < 10**9):
+        raise ValueError(f"row {number} is {x}, {y}, {frame}, {track}"[:100])
     return point
 
 

@@ -18,6 +18,7 @@ from numpy import ndarray
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.metrics import Prediction
+from lpa_cwm.validation import read_json, read_npz, reading, structure
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -92,9 +93,20 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
     return Prediction(**{name: array[:, :frames] for name, array in arrays.items()}, seconds=_seconds(path))
 
 
+def is_complete(path: Path) -> bool:
+    """Whether a prediction file is there and can be read to its end; one that was cut short is made again."""
+    try:
+        return bool(_load(path, ("xy", "visible", "score", "configuration")))
+    except InputError:
+        return False
+
+
 def frame_count(path: Path) -> int:
     """Number of frames that a prediction file has."""
-    return _load(path, ("visible",))["visible"].shape[1]
+    visible = _load(path, ("visible",)).get("visible")
+    if visible is None or visible.ndim != 2:
+        raise InputError(f"{path} has no `visible` of tracks and frames; see docs/predictions.md.")
+    return visible.shape[1]
 
 
 def _check_type(path: Path, name: str, array: Shaped[ndarray, "..."]) -> None:
@@ -107,16 +119,13 @@ def _check_type(path: Path, name: str, array: Shaped[ndarray, "..."]) -> None:
 def configuration_of(path: Path) -> str | None:
     """Hash of the configuration that made a prediction file; None if another program wrote the file."""
     found = _load(path, ("configuration",))
-    return str(found["configuration"]) if found else None
+    return str(found["configuration"])[:200] if found else None
 
 
 def _load(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     """Arrays of a file by name; absent names are left out."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names if name in archive}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is no prediction file ({error}); remove it or write it again.") from error
+    with reading(path, "a prediction file", "remove it or write it again"):
+        return read_npz(path, names)
 
 
 def _seconds_path(path: Path) -> Path:
@@ -125,9 +134,11 @@ def _seconds_path(path: Path) -> Path:
 
 def _seconds(path: Path) -> float | None:
     """Time that the video took, if it is known."""
-    try:
-        return float(json.loads(_seconds_path(path).read_text())["seconds"])
-    except FileNotFoundError:
+    path = _seconds_path(path)
+    if not path.exists():
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{_seconds_path(path)} does not tell the seconds that a video took; remove it.") from error
+    with reading(path, "the number of seconds that a video took", "remove it"):
+        seconds = structure(read_json(path), dict[str, float])["seconds"]
+        if seconds < 0:
+            raise ValueError(f"{seconds}")
+        return seconds

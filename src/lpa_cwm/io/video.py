@@ -23,18 +23,23 @@ from av.video.stream import VideoStream
 from einops import rearrange
 from jaxtyping import UInt8
 from numpy import ndarray
-from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
+from lpa_cwm.io.images import read_rgb, shown_size
 from lpa_cwm.types import Clip
+from lpa_cwm.validation import MOST_PIXELS, file_size, reason
 
 PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 NAME = re.compile(r"\d+|\D+")
-DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "F"})
 # VP8 stores frames that are never shown as packets of their own, so its packets do not count frames.
 UNSEEN_PACKETS = frozenset({"vp8"})
+REFERRING = frozenset(
+    {"alsa", "concat", "dash", "fbdev", "hds", "hls", "image2", "imf", "kmsgrab", "lavfi", "oss", "rtp", "rtp_mpegts"}
+    | {"rtsp", "sap", "sdp", "tty", "video4linux2,v4l2", "vobsub", "webm_dash_manifest", "x11grab"}
+)
+"""Formats of FFmpeg that lead to other files, addresses or devices, or take any text for a picture."""
 
 
 def read(path: Path | str) -> Clip:
@@ -114,10 +119,12 @@ class VideoFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._container, self._stream = _open(path)
-        self.fps = float(self._stream.average_rate or self._stream.guessed_rate or 24)
         try:
+            self.fps = float(self._stream.average_rate or self._stream.guessed_rate or 24)
             self._table = _frame_table(self._container, self._stream, path)
-        except av.FFmpegError as error:
+        except (av.FFmpegError, ValueError, OverflowError, ZeroDivisionError) as error:
+            if isinstance(error, InputError):
+                raise
             raise self._damaged("it cannot be read to its end") from error
         if not self._table.count:
             raise self._damaged("it holds no frame")
@@ -142,9 +149,11 @@ class VideoFile:
                 self._go_to(nearest)
             self._next = index + 1
             frame = next(frame for number, frame in self._numbered if number == index)
-        except (av.FFmpegError, StopIteration) as error:
+            return self._pixels(frame, index)
+        except (av.FFmpegError, StopIteration, ValueError, OverflowError, IndexError) as error:
+            if isinstance(error, InputError):
+                raise
             raise self._damaged(f"its frame {index} cannot be decoded") from error
-        return self._pixels(frame, index)
 
     def _restart(self) -> None:
         """Decode from the first frame."""
@@ -192,24 +201,34 @@ class VideoFile:
 
 def open_input(path: Path) -> InputContainer:
     """Open a file for reading with any PyAV from version 14 on; `metadata_errors` is gone in version 19."""
-    # An absolute path: FFmpeg takes a relative name such as `concat:x.mp4` for a protocol and its address.
-    name = str(path.absolute())
+    # With the prefix, a name such as `concat:x.mp4` is not taken for a protocol and its address.
+    name = f"file:{path.absolute()}"
+    # Neither may the content of a file name other files or addresses, as playlists do.
+    options = {"protocol_whitelist": "file", "format_whitelist": ",".join(av.formats_available - REFERRING)}
     try:
-        return av.open(name, metadata_errors="replace")
+        return av.open(name, options=options, metadata_errors="replace")
     except TypeError:
-        return av.open(name)
+        return av.open(name, options=options)
 
 
 def _open(path: Path) -> tuple[InputContainer, VideoStream]:
     try:
+        file_size(path)
         container = open_input(path)
-    except av.FFmpegError as error:
+    except (av.FFmpegError, ValueError) as error:
         raise InputError(
-            f"{path} is not a video that FFmpeg can open ({error.strerror}); give a complete one."
+            f"{path} is not a video that FFmpeg can open ({reason(error)}); give a complete one."
         ) from error
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream) or stream.disposition & Disposition.attached_pic:
         raise InputError(f"{path} has no video stream; expected one; check that it is complete and not sound alone.")
+    if stream.width * stream.height > MOST_PIXELS:
+        raise InputError(
+            f"{path} has frames of {stream.width}x{stream.height} pixels; at most {MOST_PIXELS // 10**6} million are "
+            "decoded; make it smaller."
+        )
+    # The frames may be larger than the header says.
+    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
     return container, stream
 
 
@@ -268,31 +287,14 @@ def _pictures(folder: Path) -> list[Path]:
     if not pictures:
         raise InputError(f"{folder} holds no pictures; expected files such as 0001.jpg or 0001.png.")
     pictures.sort(key=lambda path: [part.zfill(20) if part.isdigit() else part for part in NAME.findall(path.name)])
-    shown = [_shown_size(path) for path in pictures]
+    shown = [shown_size(path, str(path)) for path in pictures]
     for path, size in zip(pictures, shown, strict=True):
         if size != shown[0]:
             raise InputError(f"{path} is {size} and {pictures[0].name} {shown[0]}; expected one size; resize them.")
     return pictures
 
 
-def _shown_size(path: Path) -> str:
-    """Size of a picture as displayed, from its header."""
-    try:
-        with Image.open(path) as picture:
-            width, height = picture.size
-            turned = picture.getexif().get(ExifTags.Base.Orientation, 1) > 4
-    except OSError as error:
-        raise InputError(f"{path} is not a picture that can be read; expected JPEG, PNG or the like.") from error
-    return f"{height}x{width}" if turned else f"{width}x{height}"
-
-
 def _picture(path: Path) -> UInt8[Tensor, "3 h w"]:
     """Decode one picture, upright."""
-    try:
-        with Image.open(path) as picture:
-            if picture.mode in DEEP_MODES:
-                raise InputError(f"{path} has more than 8 bits per channel; convert it to 8.")
-            pixels = np.array(ImageOps.exif_transpose(picture).convert("RGB"))
-    except OSError as error:
-        raise InputError(f"{path} is damaged: it cannot be decoded; copy it again.") from error
+    pixels = read_rgb(path, str(path), upright=True)
     return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()

@@ -14,6 +14,7 @@ from lpa_cwm.metrics.cmc import COVERAGE, MOTION, cmc_from_counts, cmc_of
 from lpa_cwm.metrics.comparison import Measures, align, check_shape
 from lpa_cwm.metrics.shapes import Bool, Float, Int
 from lpa_cwm.metrics.tapvid import Mode, tapvid_of, tapvid_tracks
+from lpa_cwm.validation import read_json, reading, structure
 
 FORMAT = "lpa-cwm scores 1"
 
@@ -143,23 +144,31 @@ class Scores:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Scores":
         """The inverse of `to_dict`."""
-        protocol = Protocol(**plain["protocol"])
-        videos = {name: _measures(video, protocol) for name, video in plain["videos"].items()}
-        return cls(**plain | {"protocol": protocol, "videos": videos})
+        empty = structure({**plain, "videos": {}}, cls)
+        given = structure(plain["videos"], dict[str, dict[str, dict[str, Any]]], "videos")
+        return replace(empty, videos={name: _measures(video, empty) for name, video in given.items()})
 
 
-def _measures(plain: dict[str, Any], protocol: Protocol) -> Measures:
+def _measures(plain: dict[str, dict[str, Any]], scores: Scores) -> Measures:
     """Measures of one video; those of its tracks are computed from the counts."""
+    protocol = scores.protocol
     counts = {name: _numbers(column) for name, column in plain["counts"].items()}
+    if len({column.shape[-1:] for column in counts.values()}) != 1 or not all(map(np.ndim, counts.values())):
+        raise ValueError("its counts are of different numbers of tracks")
     tracks = cmc_from_counts(counts, protocol.motion, protocol.coverage).tracks | tapvid_tracks(counts)
     values = {name: float(_numbers([value])[0]) for name, value in plain["values"].items()}
     sweep = {name: _numbers(column).tolist() for name, column in plain["sweep"].items()}
+    if any(not isinstance(column, list) or len(column) != len(scores.thresholds) for column in sweep.values()):
+        raise ValueError("its sweeps have another number of thresholds")
     return Measures(values, tracks, counts, sweep)
 
 
 def _numbers(values: Any) -> Float[np.ndarray, "*k n"]:
     """None becomes NaN."""
-    return np.array(values, dtype=np.float64)
+    numbers = np.array(values, dtype=np.float64)
+    if np.isinf(numbers).any():
+        raise ValueError("it holds an infinite number")
+    return numbers
 
 
 def dump_scores(scores: Iterable[Scores]) -> str:
@@ -169,10 +178,12 @@ def dump_scores(scores: Iterable[Scores]) -> str:
 
 def load_scores(path: Path | str) -> list[Scores]:
     """Read a score file."""
-    try:
-        plain = json.loads(Path(path).read_text())
-        if plain["format"] == FORMAT:
-            return [Scores.from_dict(one) for one in plain["scores"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a score file ({error}); `lpa-cwm eval score` writes one.") from error
-    raise InputError(f"{path} is of the format {plain['format']!r}; {FORMAT!r} was expected: score the run again.")
+    with reading(path, "a score file", "`lpa-cwm eval score` writes one"):
+        plain = structure(read_json(Path(path)), dict[str, Any])
+        found = structure(plain["format"], str, "format")
+        if found == FORMAT:
+            scores = [Scores.from_dict(one) for one in structure(plain["scores"], list[Any], "scores")]
+            if not scores:
+                raise ValueError("it holds no scores")
+            return scores
+    raise InputError(f"{path} is of the format {found!r}; {FORMAT!r} was expected: score the run again.")

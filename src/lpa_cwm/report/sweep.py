@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.summary import estimates
 from lpa_cwm.report.svg import Line, chart
 from lpa_cwm.report.tables import Cell, Column, Row, Table, count_cell, estimate_cell, with_best
+from lpa_cwm.validation import read_json, reading, structure
 
 FILE = "sweep.json"
 """The measured cells in the folder of a sweep."""
@@ -37,12 +37,13 @@ class SweepCell:
 def read_cells(folder: Path) -> list[SweepCell]:
     """The cells that a folder holds."""
     path = folder / FILE
-    try:
-        return [SweepCell(**cell) for cell in json.loads(path.read_text())] if path.exists() else []
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{path} does not hold the cells of a sweep; remove it and run `lpa-cwm eval sweep` again."
-        ) from error
+    if not path.exists():
+        return []
+    with reading(path, "a list of the cells of a sweep", "remove it and run `lpa-cwm eval sweep` again"):
+        cells = structure(read_json(path), list[SweepCell])
+        if any(min(cell.masks, cell.queries, len(cell.by_video)) < 1 for cell in cells):
+            raise ValueError("a cell has no masks, queries or videos")
+        return cells
 
 
 def write_cells(cells: list[SweepCell], folder: Path) -> None:

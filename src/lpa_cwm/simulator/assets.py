@@ -1,23 +1,29 @@
 """Assets of scenes: scanned objects, photographs and panoramas of a folder, or procedural ones."""
 
-import io
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float, Integer
 from PIL import Image
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
+from lpa_cwm.io.images import read_rgb
 from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.simulator import texture
 from lpa_cwm.simulator.mesh import Mesh, Solid, random_solid
 from lpa_cwm.simulator.texture import Picture, Texture, to_linear
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pairs import Split
+from lpa_cwm.validation import check_array, read_npz, reading
 
 SKIN = 256
+SCAN = "expected an .npz archive with vertices, faces, uv, texture (JPEG bytes) and hull: remove it or replace it"
+MOST_SCAN = 64 << 20
+"""Bytes of the arrays of a scanned object."""
+MOST_FACES, MOST_HULL = 300_000, 10_000
 PROCEDURAL = 32
 """Number of procedural skies, floors and ground textures per split."""
 
@@ -25,24 +31,44 @@ PROCEDURAL = 32
 @lru_cache(maxsize=256)
 def load_scan(path: Path) -> Mesh:
     """Load a scanned object; 256 objects take about 400 MB."""
-    try:
-        with np.load(path) as store:
-            solid = Solid(store["vertices"], store["faces"], store["uv"])
-            picture = Image.open(io.BytesIO(store["texture"].tobytes())).convert("RGB").resize((SKIN, SKIN))
-            return Mesh.of(path.stem, solid, Texture.of(to_linear(np.asarray(picture))), store["hull"])
-    except (KeyError, OSError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a scanned object ({error}); expected an .npz archive with vertices, faces, uv, texture "
-            "(JPEG bytes) and hull; remove it or replace it."
-        ) from error
+    with reading(path, "a scanned object", SCAN):
+        store = read_npz(path, ("vertices", "faces", "uv", "texture", "hull"), MOST_SCAN)
+        check_array(store["vertices"], (None, 3), "f", "`vertices`")
+        check_array(store["faces"], (None, 3), "iu", "`faces`")
+        check_array(store["uv"], (len(store["vertices"]), 2), "f", "`uv`")
+        check_array(store["texture"], (None,), "u", "`texture`")
+        check_array(store["hull"], (None, 3), "f", "`hull`")
+        check_surface(store["vertices"], store["faces"], store["uv"], store["hull"])
+        picture = Image.fromarray(read_rgb(store["texture"].tobytes(), f"The texture of {path}")).resize((SKIN, SKIN))
+        solid = Solid(store["vertices"], store["faces"], store["uv"])
+        return Mesh.of(path.stem, solid, Texture.of(to_linear(np.asarray(picture))), store["hull"])
+
+
+def check_surface(
+    vertices: Float[np.ndarray, "v 3"],
+    faces: Integer[np.ndarray, "f 3"],
+    uv: Float[np.ndarray, "v 2"],
+    hull: Float[np.ndarray, "h 3"],
+) -> None:
+    """Refuse a surface of unusual size, with corners that do not exist, or with a hull that is flat."""
+    if not 1 <= len(faces) <= MOST_FACES or not faces.min() >= 0 or not faces.max() < len(vertices):
+        raise ValueError(f"`faces` are {len(faces)}, from {faces.min(initial=0)} to {faces.max(initial=0)}")
+    if not 1e-6 < np.ptp(vertices, axis=0).max() < 1e6 or not np.abs(vertices).max() < 1e6 or np.abs(uv).max() > 1e3:
+        raise ValueError("`vertices` or `uv` are too large or too small")
+    # MuJoCo refuses a hull without volume.
+    reach = 2 * np.ptp(vertices, axis=0).max()
+    if not 4 <= len(hull) <= MOST_HULL or not np.abs(hull - vertices.mean(0)).max() < reach:
+        raise ValueError(f"`hull` has {len(hull)} points or lies elsewhere")
+    spread = np.linalg.svd(hull - hull.mean(0), compute_uv=False)
+    if not spread[2] > 1e-4 * spread[0]:
+        raise ValueError("`hull` is flat")
 
 
 @lru_cache(maxsize=16)
 def panorama(path: Path) -> Texture:
     """Load an equirectangular panorama as linear RGB, [512, 1024]."""
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").resize((1024, 512), Image.Resampling.LANCZOS)
-        return Texture.of(to_linear(np.asarray(small)), "across")
+    small = Image.fromarray(read_rgb(path, str(path))).resize((1024, 512), Image.Resampling.LANCZOS)
+    return Texture.of(to_linear(np.asarray(small)), "across")
 
 
 @lru_cache(maxsize=PROCEDURAL)

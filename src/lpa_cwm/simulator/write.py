@@ -13,9 +13,10 @@ import numpy as np
 from jaxtyping import Float, Integer, UInt8, UInt16
 from PIL import Image
 
-from lpa_cwm.datasets.tfrecord import masked_crc
+from lpa_cwm.datasets.tfrecord import RecordFile, masked_crc
 from lpa_cwm.errors import InputError, require
-from lpa_cwm.files import atomic_write, pin_settings
+from lpa_cwm.files import atomic_write, pin_settings, share_pieces
+from lpa_cwm.io import safe_pickle
 from lpa_cwm.progress import progress
 from lpa_cwm.sharding import Shard
 from lpa_cwm.simulator.assets import Assets
@@ -88,19 +89,29 @@ class ClipSeries:
 def write_series(
     series: ClipSeries, folder: Path, form: Form, shard: Shard | None = None, tracks: int = 256
 ) -> list[Path]:
-    """Write the files of a shard; existing files are kept."""
-    pin_settings(folder / f"{series.stem}.json", {**series.settings, "form": form})
-    paths = []
-    for file in (shard or Shard()).of(series.files):
-        path = series.path(folder, file, form)
-        paths.append(path)
-        if not path.exists():
-            with atomic_write(path) as aside:
-                if form == "movi":
-                    write_records(aside, map(movi_record, series.clips_of(file)))
-                else:
-                    aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
-    return paths
+    """Write the files of a shard; complete files are kept, and processes that do the same share the work."""
+    claims = folder / f"{series.stem}.json"
+    pin_settings(claims, {**series.settings, "form": form})
+    paths = {file: series.path(folder, file, form) for file in (shard or Shard()).of(series.files)}
+    for file in share_pieces(claims, list(paths), lambda file: is_complete(paths[file], form)):
+        with atomic_write(paths[file]) as aside:
+            if form == "movi":
+                write_records(aside, map(movi_record, series.clips_of(file)))
+            else:
+                aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
+    return list(paths.values())
+
+
+def is_complete(path: Path, form: Form) -> bool:
+    """Whether a file of clips is there and can be read to its end; one that was cut short is made again."""
+    if not path.exists():
+        return False
+    try:
+        if form == "movi":
+            return len(list(RecordFile(path))) > 0
+        return bool(safe_pickle.load(path))
+    except InputError:
+        return False
 
 
 def jpeg(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:

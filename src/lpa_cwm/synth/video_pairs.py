@@ -26,11 +26,13 @@ from lpa_cwm.progress import progress
 from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.synth.pairs import Example, Split, split_of
 from lpa_cwm.types import Clip
+from lpa_cwm.validation import check_array, file_size, read_json, reading, structure
 
 SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".ogv", ".webm"})
 SHORT_SIDE = 256
 """Larger frames are reduced to this short side; smaller frames are kept."""
 THUMBNAIL = 32
+DECODED_ERROR = "a decoded clip", "remove it, and it is made again"
 ATTEMPTS = 10
 NUMBERED = re.compile(r"(?P<source>.*?)[-_ ]?(?P<number>\d+)")
 
@@ -50,7 +52,11 @@ class Shot:
 @lru_cache(maxsize=512)
 def memmap(path: Path) -> UInt8[np.ndarray, "t h w 3"]:
     """The frames of a decoded clip as a memory map."""
-    return np.load(path, mmap_mode="r")
+    with reading(path, *DECODED_ERROR):
+        file_size(path)
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+        check_array(frames, (None, None, None, 3), "u", "the array")
+        return frames
 
 
 def relative_change(change: Float[np.ndarray, "u"], floor: float) -> Float[np.ndarray, "u"]:
@@ -94,18 +100,19 @@ def decode(path: Path, store: Path) -> None:
     """Write the frames of a clip to `store`, then its shots to a .json file, which marks the clip as complete."""
     clip = video.read(path)
     thumbnails: list[np.ndarray] = []
-    with atomic_write(store) as aside:
-        raw = None
+    memmap.cache_clear()
+    # Written in order: a memory map of a file on a full disk ends the process.
+    with atomic_write(store) as aside, aside.open("wb") as file:
         for number, picture in enumerate(downscaled(clip)):
-            if raw is None:
+            if number == 0:
                 shape = (len(clip), picture.height, picture.width, 3)
-                raw = np.lib.format.open_memmap(aside, mode="w+", dtype=np.uint8, shape=shape)
-            raw[number] = np.asarray(picture)
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.asarray(picture).tobytes())
             small = picture.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
             thumbnails.append(np.asarray(small, dtype=np.float32))
-        if raw is None:
+        if not thumbnails:
             raise InputError(f"{path} has no frames; remove it from the folder.")
-        raw.flush()
     with atomic_write(store.with_suffix(".json")) as aside:
         aside.write_text(json.dumps(shots_of(np.stack(thumbnails))))
 
@@ -119,11 +126,27 @@ def decode_folder(folder: Path, cache: Path, quiet: bool = False) -> list[Shot]:
     for path in progress(paths, len(paths), "decoding", quiet):
         state = path.stat()
         store = cache / f"{path.stem}-{seed_of(path.name, state.st_size, state.st_mtime_ns, SHORT_SIDE):016x}.npy"
-        if not store.with_suffix(".json").exists():
+        if not is_decoded(store):
             decode(path, store)
-        spans = json.loads(store.with_suffix(".json").read_text())
-        shots += [Shot(store, path.stem, start, stop) for start, stop in spans]
+        shots += [Shot(store, path.stem, start, stop) for start, stop in read_shots(store)]
     return shots
+
+
+def is_decoded(store: Path) -> bool:
+    """Whether the files of a decoded clip are there and whole; else it is decoded again."""
+    try:
+        return store.with_suffix(".json").exists() and bool(read_shots(store))
+    except InputError:
+        return False
+
+
+def read_shots(store: Path) -> list[tuple[int, int]]:
+    """Start and stop of the shots of a decoded clip."""
+    with reading(store.with_suffix(".json"), *DECODED_ERROR):
+        spans = structure(read_json(store.with_suffix(".json")), list[tuple[int, int]], "a shot")
+        if any(not 0 <= start < stop <= len(memmap(store)) for start, stop in spans):
+            raise ValueError("a shot lies outside its clip")
+        return spans
 
 
 def group_of(clip: str) -> str:

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
+from jaxtyping import Float, Int, jaxtyped
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,14 +18,19 @@ from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.adjudicators.features import STATISTIC_NAMES, STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
+from lpa_cwm.io.checkpoints import open_safetensors
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
-from lpa_cwm.sharding import Executor, Shard, run_local
+from lpa_cwm.sharding import Executor, Shard, execute, run_local
 from lpa_cwm.training.pair_sampling import Correspondence, PairSampler
 from lpa_cwm.types import Candidates
+from lpa_cwm.validation import check_name, parse_json, reading, structure
 
 FORMAT = {"format": 2, "statistics": list(STATISTIC_NAMES)}
 """Version of the files, and what their statistics are; raise the version when a tensor comes to mean something else."""
+CLAIMS = "cache.json"
+"""File of a cache by which processes that fill it together claim videos."""
+CACHE_ERROR = "a file of a feature cache", "remove it and run `lpa-cwm data cache` again"
 RESPONSE_SIGMA = 2.0
 """Standard deviation in pixels of the responses of world models that have no `response_sigma`."""
 
@@ -173,13 +179,27 @@ def fill_cache(
     videos = job.source.videos
     mine = (shard or Shard()).of(len(videos))
     paths = {video: out / f"{video:06d}.safetensors" for video in mine}
-    todo = [video for video in mine if not paths[video].exists()]
+    todo = [video for video in mine if not is_complete(paths[video])]
     for video in sorted(set(mine).difference(todo)):
         yield paths[video], count_sets(paths[video])
-    for video, sets in executor(job, todo) if todo else ():
+    made = set()
+    for video, sets in execute(executor, job, todo, out / CLAIMS, lambda video: is_complete(paths[video])):
         # A video in which nothing moves becomes an empty file, so that it is not tried again.
         write_video(paths[video], sets, videos[video])
+        made.add(video)
         yield paths[video], len(sets) if sets else 0
+    for video in sorted(set(todo) - made):
+        # Another process made it meanwhile.
+        yield paths[video], count_sets(paths[video])
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a file is there with all its tensors; one that was cut short is made again."""
+    try:
+        with open_safetensors(path):
+            return True
+    except (OSError, ValueError, SafetensorError):
+        return False
 
 
 def write_video(path: Path, sets: CandidateSets | None, video: str) -> None:
@@ -191,27 +211,53 @@ def write_video(path: Path, sets: CandidateSets | None, video: str) -> None:
         save_file(tensors, aside, metadata={"about": about})
 
 
-def open_video(path: Path) -> tuple[Any, dict[str, Any]]:
+@contextmanager
+def open_video(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """A file of a cache for reading, and its description; a file of other features is refused."""
-    try:
-        file = safe_open(path, framework="pt")
-        about = json.loads((file.metadata() or {})["about"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a file of a feature cache; remove it and run `lpa-cwm data cache` again."
-        ) from error
-    if any(about.get(name) != value for name, value in FORMAT.items()):
-        raise InputError(
-            f"{path} holds other features than this version of LPA uses (format {about.get('format', 1)}, expected "
-            f"{FORMAT['format']} with {len(STATISTIC_NAMES)} statistics); "
-            "run `lpa-cwm data cache` again with another --out."
-        )
-    return file, about
+    with reading(path, *CACHE_ERROR), open_safetensors(path) as file:
+        about = structure(parse_json((file.metadata() or {})["about"]), dict[str, Any])
+        if any(about.get(name) != value for name, value in FORMAT.items()):
+            raise InputError(
+                f"{path} holds other features than this version of LPA uses (format {about.get('format', 1)}, "
+                f"expected {FORMAT['format']} with {len(STATISTIC_NAMES)} statistics); "
+                "run `lpa-cwm data cache` again with another --out."
+            )
+        check_name(structure(about["video"], str, "video"), f"The video of {path}")
+        if structure(about["sets"], int, "sets") < 0:
+            raise ValueError(f"it has {about['sets']} sets")
+        yield file, about
 
 
 def count_sets(path: Path) -> int:
     """Number of candidate sets in a file."""
-    return open_video(path)[1]["sets"]
+    with open_video(path) as (_, about):
+        return about["sets"]
+
+
+def read_video(path: Path) -> tuple[CandidateSets | None, str]:
+    """The candidate sets of one video, None if it has none, and its name."""
+    with open_video(path) as (file, about):
+        if not about["sets"]:
+            return None, about["video"]
+        sets = CandidateSets(**{entry.name: file.get_tensor(entry.name) for entry in fields(CandidateSets)})
+        if len(sets) != about["sets"]:
+            raise ValueError(f"it has {len(sets)} sets instead of {about['sets']}")
+        check_sets(sets)
+        return sets, about["video"]
+
+
+def check_sets(sets: CandidateSets) -> None:
+    """Refuse tensors whose shapes do not agree with their annotations and each other, and impossible numbers."""
+    with jaxtyped("context"):
+        for entry in fields(CandidateSets):
+            tensor = getattr(sets, entry.name)
+            # Each check binds the names of the dimensions for those after it.
+            if not isinstance(tensor, cast(type, entry.type)):
+                raise ValueError(f"`{entry.name}` is {list(tensor.shape)} of {tensor.dtype}, expected {entry.type}")
+            if entry.name != "end" and not tensor.isfinite().all():
+                raise ValueError(f"`{entry.name}` has numbers that are not finite")
+    if not sets.peak.shape[1] or sets.pair.min() < 0 or sets.pair.max() >= len(sets.context):
+        raise ValueError("it has no candidates, or refers to contexts that it does not hold")
 
 
 def read_cache(*folders: Path) -> tuple[CandidateSets, list[str]]:
@@ -221,11 +267,13 @@ def read_cache(*folders: Path) -> tuple[CandidateSets, list[str]]:
     parts: list[CandidateSets] = []
     videos: list[str] = []
     for path in (path for folder in folders for path in data_files(folder, "*.safetensors")):
-        file, about = open_video(path)
-        if about["sets"]:
-            columns = {entry.name: file.get_tensor(entry.name) for entry in fields(CandidateSets)}
-            parts.append(CandidateSets(**columns))
-            videos += [about["video"]] * len(parts[-1])
+        sets, video = read_video(path)
+        if sets is not None:
+            if parts and sets.peak.shape[1] != parts[0].peak.shape[1]:
+                counts = f"{sets.peak.shape[1]} candidates per query and others {parts[0].peak.shape[1]}"
+                raise InputError(f"{path} has {counts}; give caches that were made with the same --masks.")
+            parts.append(sets)
+            videos += [video] * len(sets)
     if not parts:
         given = " or ".join(str(folder) for folder in folders)
         raise InputError(f"There are no candidate sets in {given}; fill a folder with `lpa-cwm data cache`.")

@@ -1,8 +1,8 @@
 """The training loop of all networks: schedule, averaged weights, checkpoint, log; it resumes bit-exactly."""
 
 import json
-import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
-from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write, pin_settings
+from lpa_cwm.files import atomic_write, exclusive, pin_settings
+from lpa_cwm.io.checkpoints import check_state_dict, load_plain
 from lpa_cwm.progress import progress
+from lpa_cwm.validation import parse_json, read_text, reading, structure
 
 CHECKPOINT, LOG, SETTINGS = "checkpoint.pt", "log.jsonl", "settings.json"
 """Files of a training's folder."""
+CHECKPOINT_ERROR = "a checkpoint of this training", "remove it, or give another --out"
+MOST_STEPS = 10**12
 LogRecord = dict[str, int | float | str]
 BatchT = TypeVar("BatchT")
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
@@ -79,7 +82,17 @@ class TrainingLoop(Generic[NetworkT]):
         `batches(first, end)` gives the batches of these steps, `loss_of(step, batch)` the loss of one, and
         `evaluate()` further values for a line of the log.
         """
-        self.resume()
+        pin_settings(self.out / SETTINGS, self.settings)
+        with exclusive(self.out / SETTINGS, "trains"):
+            self.restore()
+            self._train(batches, loss_of, evaluate)
+
+    def _train(
+        self,
+        batches: Callable[[int, int], Iterable[BatchT]],
+        loss_of: Callable[[int, BatchT], StepLoss],
+        evaluate: Callable[[], LogRecord],
+    ) -> None:
         log = TrainingLog(self.out / LOG, self.step)
         shown: list[dict[str, float]] = []
         remaining = batches(self.step, self.steps)
@@ -109,11 +122,17 @@ class TrainingLoop(Generic[NetworkT]):
     def resume(self) -> None:
         """Restore the checkpoint, if there is one; refuse one of other settings."""
         pin_settings(self.out / SETTINGS, self.settings)
+        self.restore()
+
+    def restore(self) -> None:
+        """Restore the checkpoint, if there is one."""
         state = load_checkpoint(self.out / CHECKPOINT)
         if state is None:
             return
-        for name, part in self.parts().items():
-            part.load_state_dict(state[name])
+        with reading(self.out / CHECKPOINT, *CHECKPOINT_ERROR):
+            check_state_dict(state["network"], self.network, self.out / CHECKPOINT, CHECKPOINT_ERROR[0])
+            for name, part in self.parts().items():
+                part.load_state_dict(state[name])
         self.step, self.cpu_seconds, self.extra = state["step"], state["cpu_seconds"], state["extra"]
         # Anew, because the last step, and with it the rates of all later ones, may have changed.
         self.scheduler = LambdaLR(self.optimizer, self.rate_factor, last_epoch=self.step - 1)
@@ -155,20 +174,19 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replace a checkpoint; also after a crash there is the old one or the new one."""
     with atomic_write(path) as aside:
         torch.save(state, aside)
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
     """The state in a checkpoint, or None if there is no file."""
     if not path.exists():
         return None
-    try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-        if not {"network", "optimizer", "step", "cpu_seconds", "extra"} <= state.keys():
-            raise KeyError("entries are missing")
-    except Exception as error:  # Damaged bytes are read until something, anything, fails.
-        raise InputError(f"{path} is not a checkpoint of this training; remove it, or give another --out.") from error
+    with reading(path, *CHECKPOINT_ERROR):
+        state = load_plain(path)
+        kinds = {"network": dict, "optimizer": dict, "step": int, "cpu_seconds": float, "extra": dict}
+        if any(type(state[name]) not in (kind, OrderedDict if kind is dict else kind) for name, kind in kinds.items()):
+            raise TypeError("its entries are of other types")
+        if not 0 <= state["step"] < MOST_STEPS or not state["cpu_seconds"] >= 0:
+            raise ValueError(f"it is of step {state['step']}")
     return state
 
 
@@ -180,7 +198,8 @@ class TrainingLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [record for record in read_log(path) if int(record["step"]) <= step]
-        path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        with atomic_write(path) as aside:
+            aside.write_text("".join(json.dumps(record) + "\n" for record in kept))
 
     def write(self, record: LogRecord) -> None:
         """Add a line; it must have a `step`."""
@@ -193,9 +212,13 @@ def read_log(path: Path) -> list[LogRecord]:
     if not path.exists():
         return []
     complete = []
-    for line in path.read_text().splitlines():
-        try:
-            complete.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+    with reading(path, "the log of a training", "remove it, or give another --out"):
+        for line in read_text(path).splitlines():
+            try:
+                # The loss of a training that diverged is not a number.
+                record = parse_json(line, finite=False)
+            except json.JSONDecodeError:
+                continue
+            complete.append(structure(record, dict[str, int | float | str], "a line"))
+            structure(record["step"], int, "step")
     return complete

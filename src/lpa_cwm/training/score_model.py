@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, UInt8
-from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from lpa_cwm.adjudicators.apa import to_score_frame
 from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
+from lpa_cwm.io.images import read_rgb
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import resize_frame, unit_range
@@ -143,12 +143,7 @@ def psnr(frame: Float[Tensor, "3 h w"], clean: Float[Tensor, "3 h w"]) -> float:
 
 def read_photo(path: Path, least: int = 1) -> UInt8[Tensor, "3 h w"]:
     """A photograph, its short side reduced to `SHORT_SIDE`; one smaller than `least` is refused."""
-    try:
-        with Image.open(path) as picture:
-            pixels = np.array(picture.convert("RGB"))
-    except OSError as error:
-        raise InputError(f"{path} is not a picture that can be read; remove it from the folder.") from error
-    photo = rearrange(torch.from_numpy(pixels), "h w c -> c h w")
+    photo = rearrange(torch.from_numpy(read_rgb(path, str(path))), "h w c -> c h w")
     height, width = photo.shape[1:]
     if min(height, width) < least:
         raise InputError(f"{path} has {width}x{height} pixels; crops of {least} were asked for; remove it.")

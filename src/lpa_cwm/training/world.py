@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.files import atomic_write
+from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.rng import generator, numpy_rng, seed_of
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pairs import Batch, Example, PairSource, Stream
@@ -218,7 +219,7 @@ def init_world_network(weights: Path | None = None) -> LayeredMotionNetwork:
         torch.manual_seed(seed_of("world", "weights"))
         network = LayeredMotionNetwork()
     if weights is not None:
-        network.load_state_dict(load_file(weights))
+        load_weights(network, weights, "a file of weights of the compact world model", "give another --init")
     return network
 
 

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lpa_cwm.adjudicators.score_models import TIME, noise_std
-from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
+from lpa_cwm.io.checkpoints import load_weights
 
 FILE = "score-compact.safetensors"
 SIGMA = noise_std(TIME)
@@ -60,11 +58,7 @@ def load_compact_score(path: Path | None = None) -> CompactScore:
     """The bundled weights, or those of a file."""
     path = path or bundled_weights(FILE)
     network = NoisePredictor()
-    try:
-        network.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(
-            f"{path} does not hold the weights of the compact score model; "
-            "give a file that `lpa-cwm train score` wrote."
-        ) from error
+    load_weights(
+        network, path, "a file of weights of the compact score model", "give a file that `lpa-cwm train score` wrote"
+    )
     return CompactScore(network).eval()

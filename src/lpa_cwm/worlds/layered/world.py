@@ -7,14 +7,12 @@ from pathlib import Path
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW, patch_centers
+from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_of, mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import gather_patches
@@ -168,10 +166,7 @@ class LayeredMotionWorld:
         """The world model of a weight file; of the bundled one if none is given."""
         path = bundled_weights(FILE) if weights is None else weights
         network = LayeredMotionNetwork()
-        try:
-            network.load_state_dict({name: value.float() for name, value in load_file(path).items()})
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise InputError(f"{path} holds no weights of the compact world model; give a file that does.") from error
+        load_weights(network, path, "a file of weights of the compact world model", "give a file that is")
         return cls(network.eval())
 
     def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredMotionFrame:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
+from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
@@ -54,10 +52,7 @@ class LearnedWorld:
         """The world model of a weight file; of the bundled one if none is given."""
         path = bundled_weights(FILE) if weights is None else weights
         network = LearnedNetwork()
-        try:
-            network.load_state_dict({name: value.float() for name, value in load_file(path).items()})
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise InputError(f"{path} holds no weights of the learned world model; give a file that does.") from error
+        load_weights(network, path, "a file of weights of the learned world model", "give a file that is")
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return cls(network.eval())
 

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
+from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors, load_state_dict
+from lpa_cwm.validation import parse_json, reading, structure
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
 from lpa_cwm.worlds.opt_cwm.world import OptCwm
 
@@ -26,6 +26,8 @@ PUBLISHED = {
 }
 """The two published predictors by the size of the frames they see."""
 PUBLISHED_GENERATOR = "opt_cwm_ckpt.pt"
+LARGEST = {"size": 4096, "scale": 16, "patch": 64, "dim": 8192, "depth": 128, "heads": 256}
+"""Largest sizes of an architecture that is read from a file."""
 EXPECTED = "an Opt-CWM checkpoint for this size of frames"
 CONVERTED = "opt_cwm_{size}.safetensors"
 GENERATOR_PREFIX = "flow_predictor.perturber.nn."
@@ -118,7 +120,8 @@ def load_published(
     """
     architecture = architecture or Architecture()
     world = build_meta(architecture, batch)
-    load_strict(world.predictor, reshape_state(rename_state(published_state(base)), architecture), base)
+    with reading(base, EXPECTED, "fetch it again"):
+        load_strict(world.predictor, reshape_state(rename_state(published_state(base)), architecture), base)
     state = published_state(generator)
     taken = {name.removeprefix(GENERATOR_PREFIX): state.pop(name) for name in list(state) if GENERATOR_PREFIX in name}
     load_strict(world.generator, taken, generator)
@@ -148,15 +151,22 @@ def load(path: Path, batch: int = 8) -> OptCwm:
     """The world model from a file that `save` wrote."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; `lpa-cwm data convert` makes it from the published files.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            architecture = Architecture(**json.loads(file.metadata()["architecture"]))
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is not a converted Opt-CWM file; `lpa-cwm data convert` makes one.") from error
-    world = build_meta(architecture, batch)
-    load_strict(world, state, path)
+    with reading(path, "a converted Opt-CWM file", "`lpa-cwm data convert` makes one"):
+        state, metadata = load_safetensors(path)
+        architecture = structure(parse_json(metadata["architecture"]), Architecture, "architecture")
+        check_architecture(architecture)
+        world = build_meta(architecture, batch)
+        load_strict(world, state, path)
     return world
+
+
+def check_architecture(architecture: Architecture) -> None:
+    """Refuse sizes that no such network has: a number of layers takes time before any weight is compared."""
+    sizes = asdict(architecture)
+    if not all(1 <= sizes[name] <= most for name, most in LARGEST.items()):
+        raise ValueError(f"its architecture is {sizes}")
+    if architecture.size % architecture.patch or architecture.dim % (2 * architecture.heads):
+        raise ValueError(f"the sizes of its architecture {sizes} do not divide each other")
 
 
 def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
