@@ -44,10 +44,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 import opt_cwm_reference as reference  # noqa: E402
 
-GOLDEN = ROOT.parent / "shared" / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 BASE, OPT, TRACE = (GOLDEN / f"opt_cwm_tiny_{name}" for name in ("base.pt", "opt.pt", "trace_64x64.safetensors"))
 TINY = Architecture(size=64, dim=48, depth=2, heads=3)
-golden = pytest.mark.skipif(not TRACE.exists(), reason="the official trace is not on this machine")
 
 
 def random_world(architecture=TINY, batch=8):
@@ -231,7 +230,6 @@ def corners(results, which):
     return torch.tensor([[result.crops[which].y, result.crops[which].x] for result in results])
 
 
-@golden
 def test_every_call_of_the_official_trace_is_reproduced():
     world, trace = tiny(), load_file(TRACE)
     video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
@@ -256,7 +254,6 @@ def test_every_call_of_the_official_trace_is_reproduced():
     torch.testing.assert_close((mean - 0.5).flip(1), trace["out.expec_pred_pixel_loc"], atol=1e-3, rtol=0)
 
 
-@golden
 def test_states_and_interventions_equal_the_official_trace():
     world, trace = tiny(), load_file(TRACE)
     video = trace["video"][0] * world.std[:, None] + world.mean[:, None]
@@ -270,7 +267,6 @@ def test_states_and_interventions_equal_the_official_trace():
         torch.testing.assert_close(world.generator(embedding), part["perturbation"], atol=1e-5, rtol=0)
 
 
-@golden
 def test_the_official_tracker_follows_a_clip():
     pictures = (frames() * 255).byte().repeat(2, 1, 1, 2)[:3]
     clip = Clip(pictures, "noise")
@@ -304,7 +300,6 @@ def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpo
             assert outer.y <= inner.y <= held[1] < inner.y + inner.height <= outer.y + outer.height
 
 
-@golden
 def test_conversion_keeps_every_weight_and_the_architecture(tmp_path):
     world = tiny()
     again = load(save(world, tmp_path / "world.safetensors"))
@@ -314,7 +309,6 @@ def test_conversion_keeps_every_weight_and_the_architecture(tmp_path):
     torch.testing.assert_close(respond(again, masks(2)), respond(world, masks(2)), atol=0, rtol=0)
 
 
-@golden
 def test_what_else_a_checkpoint_holds_is_reported_and_not_used(tmp_path):
     state = torch.load(OPT, weights_only=True)["model"]
     state |= {"flow_predictor.cwm_model.mask_token": torch.ones(1, 1, 48), "recon_cwm_model.a.b": torch.ones(1)}
@@ -325,7 +319,6 @@ def test_what_else_a_checkpoint_holds_is_reported_and_not_used(tmp_path):
     assert torch.equal(world.predictor.mask_token, tiny().predictor.mask_token)
 
 
-@golden
 def test_the_larger_mode_interpolates_both_tables_frame_by_frame():
     small = tiny()
     large, _ = load_published(BASE, OPT, replace(TINY, size=128, scale=2))
@@ -339,7 +332,6 @@ def test_the_larger_mode_interpolates_both_tables_frame_by_frame():
     torch.testing.assert_close(constant, torch.ones(512, 48))
 
 
-@golden
 def test_the_command_converts_and_the_folder_then_needs_the_converted_file_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PUBLISHED, 256, ("base_cwm_256_ckpt.pt", TINY))
     copyfile(BASE, tmp_path / "base_cwm_256_ckpt.pt")
@@ -374,7 +366,6 @@ def broken(change):
     return make
 
 
-@golden
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -397,7 +388,6 @@ def test_a_file_that_does_not_fit_is_refused_in_one_sentence(tmp_path, make, sen
         load_published(make(tmp_path), OPT, TINY)
 
 
-@golden
 def test_a_base_checkpoint_is_not_a_generator():
     with pytest.raises(InputError, match=r"mlp\S+ \(absent instead"):
         load_published(BASE, BASE, TINY)

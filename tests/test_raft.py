@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from golden_weights import formula_weights
 from lpa_cwm import InputError
 from lpa_cwm.baselines.pairwise import RangeMapOcclusion, splat_count
 from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, ConvGru, CorrelationPyramid, Raft, RaftFlow, upsample_convex
@@ -17,7 +18,8 @@ from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.datasets.download import RAFT
 from lpa_cwm.types import Clip, Queries
 
-KEYS = Path(__file__).parent / "golden" / "keys"
+GOLDEN = Path(__file__).parent / "golden"
+KEYS = GOLDEN / "keys"
 FLOW = Path(__file__).parents[2] / "shared" / "golden" / "raft_flow.npz"
 
 
@@ -43,6 +45,16 @@ def test_names_and_shapes_are_the_published_ones(variant, file):
 @pytest.mark.parametrize(("variant", "count"), [(SMALL, 990_162), (LARGE, 5_257_536), (SMURF, 5_254_656)])
 def test_parameter_counts(variant, count):
     assert sum(parameter.numel() for parameter in Raft(variant).parameters()) == count
+
+
+@pytest.mark.parametrize(("variant", "name"), [(SMALL, "small"), (LARGE, "large")])
+def test_flow_is_the_official_networks(variant, name):
+    with np.load(GOLDEN / "raft_tiny.npz") as file:
+        first, second, expected = (torch.from_numpy(file[key]) for key in ("frame0", "frame1", name))
+    network = Raft(variant)
+    network.load_state_dict(formula_weights({key: value.shape for key, value in network.state_dict().items()}))
+    flow = RaftFlow(network, iterations=4)(first[None], second[None])[0]
+    torch.testing.assert_close(flow[:, 1::3, 1::3], expected, atol=2e-3, rtol=0)
 
 
 @pytest.mark.skipif(not FLOW.exists(), reason="the official flow (2 MB, needs the published weights) is not here")

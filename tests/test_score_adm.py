@@ -7,32 +7,38 @@ import numpy as np
 import pytest
 import torch
 
+from golden_weights import formula_weights
 from lpa_cwm.adjudicators.score_models import TIME, adm, noise_std
 from lpa_cwm.datasets.download import Download
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.registry import load_score_model
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
-KEYS = Path(__file__).parent / "golden" / "keys"
-
-
-def stored(path):
-    if not path.exists():
-        pytest.skip(f"{path.name} is not beside the repository")
-    return path
+GOLDEN = Path(__file__).parent / "golden"
+KEYS = GOLDEN / "keys"
 
 
 @pytest.fixture(scope="module")
 def golden():
-    with np.load(stored(GOLDEN / "adm_tiny.npz")) as arrays:
+    with np.load(GOLDEN / "adm_tiny.npz") as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays}
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A file in the published layout, of a narrow network whose weights follow a formula."""
+    with torch.device("meta"):
+        network = adm.AdmUNet(channels=32, head=16)
+    path = tmp_path_factory.mktemp("adm") / "adm_tiny.pt"
+    torch.save(formula_weights({name: tensor.shape for name, tensor in network.state_dict().items()}), path)
+    return path
+
+
 @pytest.fixture
-def tiny():
-    network = adm.AdmUNet(channels=32, head=16)
-    network.load_state_dict(adm.load_published_state(stored(GOLDEN / "adm_tiny_fp16.pt"), network))
+def tiny(checkpoint):
+    with torch.device("meta"):
+        network = adm.AdmUNet(channels=32, head=16)
+    network.load_state_dict(adm.load_published_state(checkpoint, network), assign=True)
     return network
 
 
@@ -104,9 +110,9 @@ def test_a_gpu_gets_half_precision(monkeypatch, tmp_path):
     assert given == [(tmp_path / "256x256_diffusion_uncond.pt", half) for half in (False, True)]
 
 
-def test_weights_of_another_shape_are_refused():
+def test_weights_of_another_shape_are_refused(checkpoint):
     with pytest.raises(InputError, match="565 tensors differ"):
-        adm.load_adm(stored(GOLDEN / "adm_tiny_fp16.pt"))
+        adm.load_adm(checkpoint)
 
 
 @pytest.mark.parametrize("content", [b"", b"not weights", b"hello\n", b"<html>"])
