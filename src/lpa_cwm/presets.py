@@ -53,6 +53,7 @@ PAPER = Preset(
         # The rest of the recipe is ours alone.
         "clip": math.inf,
         "visibility_head": False,
+        "path": False,
         "oversample": 1,
         "augment": False,
         "average": False,

@@ -78,6 +78,8 @@ class OnlineTracker:
     active: list[bool] = field(default_factory=list)
     frames: dict[int, PreparedFrame] = field(default_factory=dict)
     history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
+    on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
+    """Called with tracks, their pair and their candidates before each adjudication: what training records."""
 
     def add(self, xy: Float[Tensor, "2"], frame: int | None = None, track: int | None = None) -> int:
         """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track."""
@@ -127,7 +129,7 @@ class OnlineTracker:
                 for some in torch.tensor(tracks).split(self.config.batch):
                     parts = [self._candidates(name, source, some, observed, direct) for source in sources]
                     place = torch.searchsorted(rows, some)
-                    result.put(place, self._judge(name, pair, xy[place], Candidates.join(parts)))
+                    result.put(place, self._judge(name, pair, xy[place], some, Candidates.join(parts)))
             for index in range(1, self.config.passes + 1):
                 result = self._reevaluate(name, pair, rows, xy, result, index)
             estimate.put(rows, result, self.config.visibility_threshold)
@@ -170,17 +172,29 @@ class OnlineTracker:
             key = (source, *tracks)
             if key not in direct:
                 xy = torch.stack([self.anchors[track][source] for track in tracks])
-                direct[key] = pair_candidates(pair, xy.to(self.device))
+                direct[key] = pair_candidates(pair, xy.to(self.device)).by_path(self.time - source)
             return direct[key]
         key = source, self.config.gap_masks
         if key not in observed:
             observed[key] = pair.with_masks(self.config.gap_masks)
-        return pair_candidates(observed[key], self.history[name][source].xy[rows].to(self.device))
+        before = self.history[name][source]
+        belief = before.strength[rows] / self.config.visibility_threshold
+        found = pair_candidates(observed[key], before.xy[rows].to(self.device))
+        return found.by_path(self.time - source, belief.to(self.device))
 
-    def _judge(self, name: str, observed: ObservedPair, xy: Float[Tensor, "k 2"], candidates: Candidates) -> PairResult:
+    def _judge(
+        self,
+        name: str,
+        observed: ObservedPair,
+        xy: Float[Tensor, "k 2"],
+        tracks: Int[Tensor, "k"],
+        candidates: Candidates,
+    ) -> PairResult:
         """Adjudicate and decode one candidate set per point; `observed` is the pair whose source shows the points."""
         source, target = observed.source, observed.target
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
+        if self.on_candidates is not None:
+            self.on_candidates(tracks, pair, candidates)
         return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
 
     def _reevaluate(

@@ -4,7 +4,7 @@ Axes: n queries or tracks, m candidates (masks), t frames, h w pixels, p patches
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,10 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, pixel_centers, rescale
 from lpa_cwm.responses import Responses, join_masks
+
+PATH_NAMES = ("log2_gap", "source_belief", "source_given")
+"""What a candidate knows of its path: frames between source and target, how far the point's place in the source is
+believed (its response strength in units of the visibility threshold; 1 if it was given), and whether it was given."""
 
 
 @runtime_checkable
@@ -170,6 +174,17 @@ class Candidates:
     """Center of the pixel of the largest magnitude."""
     strength: Float[Tensor, "n m"]
     """The largest magnitude."""
+    path: Float[Tensor, "n m 3"] | None = None
+    """`PATH_NAMES` of each candidate, where it is known how the source was reached."""
+
+    def by_path(self, gap: int, belief: Float[Tensor, "n"] | None = None) -> "Candidates":
+        """The same with what is known of their source: frames to the target, and belief in the point's place there.
+
+        Without a belief the position was given.
+        """
+        given = torch.ones_like(self.strength) if belief is None else torch.zeros_like(self.strength)
+        trust = given if belief is None else belief[:, None].expand_as(given)
+        return replace(self, path=torch.stack((torch.full_like(given, gap).log2(), trust, given), dim=-1))
 
     @classmethod
     def of(cls, response: Responses) -> "Candidates":
@@ -183,11 +198,13 @@ class Candidates:
         if len(parts) == 1:
             return parts[0]
         response, order = join_masks([part.response for part in parts])
+        paths = [part.path for part in parts if part.path is not None]
         return cls(
             response,
             torch.cat([part.magnitude for part in parts])[order],
             torch.cat([part.peak for part in parts], dim=1),
             torch.cat([part.strength for part in parts], dim=1),
+            torch.cat(paths, dim=1) if len(paths) == len(parts) else None,
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lpa_cwm.geometry import HALF_PIXEL, HW, index_of
 from lpa_cwm.responses import Responses, segment_max, segment_sum
 from lpa_cwm.sampling import crop, crop_points, read
-from lpa_cwm.types import Candidates, Pair
+from lpa_cwm.types import PATH_NAMES, Candidates, Pair
 
 STATISTIC_NAMES = (
     "displacement_y",
@@ -34,6 +34,8 @@ STATISTIC_NAMES = (
 )
 """What each statistic of a candidate is (Table A.1); numbers are sides of windows around its endpoint, in pixels."""
 STATISTICS = len(STATISTIC_NAMES)
+SCALARS = (*STATISTIC_NAMES, *PATH_NAMES)
+"""Scalar features of a candidate: the paper's statistics, and what is known of its path through time."""
 STRENGTH = STATISTIC_NAMES.index("peak")
 """Index of the response magnitude at the endpoint."""
 COMPRESSED = slice(STRENGTH, STATISTIC_NAMES.index("peak_over_second_peak") + 1)
@@ -54,6 +56,7 @@ class CandidateFeatures:
     response: Float[Tensor, "n m 1 32 32"]
     context: Float[Tensor, "6 64 64"]
     statistics: Float[Tensor, "n m s"]
+    """`SCALARS` of each candidate."""
 
 
 def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
@@ -67,8 +70,15 @@ def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
         local=local_features(pair, candidates, normal),
         response=response_maps(candidates.response, normal),
         context=context,
-        statistics=statistics(pair, candidates),
+        statistics=torch.cat((statistics(pair, candidates), path_evidence(candidates)), dim=-1),
     )
+
+
+def path_evidence(candidates: Candidates) -> Float[Tensor, "n m 3"]:
+    """`PATH_NAMES` of each candidate; a pair by itself counts as adjacent frames with a given point."""
+    if candidates.path is not None:
+        return candidates.path
+    return candidates.strength.new_tensor([0.0, 1.0, 1.0]).expand(*candidates.strength.shape, -1)
 
 
 def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 10 32 32"]:

@@ -17,7 +17,7 @@ from lpa_cwm.adjudicators.features import STATISTICS, CandidateFeatures, compres
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors
-from lpa_cwm.types import Candidates, Judgement, Pair
+from lpa_cwm.types import PATH_NAMES, Candidates, Judgement, Pair
 from lpa_cwm.validation import parse_json, reading, structure
 
 LOCAL, RESPONSE, CONTEXT, SCALAR, TOKEN = 192, 96, 192, 64, 256
@@ -37,11 +37,17 @@ def conv_encoder(*channels: int) -> nn.Sequential:
 class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
     """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations.
 
-    The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible.
+    The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible. Nor has it
+    `path`: 1,024 parameters that add to a token what its candidate knows of its path through time.
     """
 
     def __init__(
-        self, interaction: bool = True, visual: bool = True, visibility_head: bool = False, dropout: float = 0.1
+        self,
+        interaction: bool = True,
+        visual: bool = True,
+        visibility_head: bool = False,
+        dropout: float = 0.1,
+        path: bool = False,
     ) -> None:
         super().__init__()
         self.interaction, self.visual = interaction, visual
@@ -56,6 +62,7 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         self.set_encoder = set_encoder(dropout) if interaction else nn.Identity()
         self.scoring_head = scoring_head()
         self.visibility_head = zero_init_head() if visibility_head else None
+        self.path_encoder = zero_init_path() if path else None
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.zeros(STATISTICS))
@@ -65,7 +72,9 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
     def architecture(self) -> dict[str, bool]:
         """Constructor arguments that decide which tensors the network has."""
         head = self.visibility_head is not None
-        return {"interaction": self.interaction, "visual": self.visual, "visibility_head": head}
+        # Left out where it is not used: files from before it existed are the same.
+        path = {"path": True} if self.path_encoder is not None else {}
+        return {"interaction": self.interaction, "visual": self.visual, "visibility_head": head, **path}
 
     def logits(
         self,
@@ -79,7 +88,8 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         There is one context for all queries, or one per query if they are of different pairs.
         """
         n, m = statistics.shape[:2]
-        scalar = (compress(statistics) - self.mean) / self.std
+        own, path = statistics[..., :STATISTICS], statistics[..., STATISTICS:]
+        scalar = (compress(own) - self.mean) / self.std
         parts = [
             self.response_encoder(rearrange(response, "n m c h w -> (n m) c h w")),
             self.statistics_encoder(scalar.flatten(0, 1)),
@@ -87,7 +97,10 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         if self.visual:
             shared = repeat(self.context_encoder(context).expand(n, -1), "n d -> (n m) d", m=m)
             parts = [self.local_encoder(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
-        tokens = self.set_encoder(rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n))
+        tokens = rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n)
+        if self.path_encoder is not None:
+            tokens = tokens + self.path_encoder(path)
+        tokens = self.set_encoder(tokens)
         logits = self.scoring_head(tokens)[..., 0]
         if self.visibility_head is None:
             return logits, logits.new_zeros(n)
@@ -120,6 +133,14 @@ def zero_init_head() -> nn.Sequential:
     for parameter in head[-1].parameters():
         nn.init.zeros_(parameter)
     return head
+
+
+def zero_init_path() -> nn.Linear:
+    """Zero-initialized: what is known of the path changes nothing at first."""
+    layer = nn.Linear(len(PATH_NAMES), TOKEN)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
 
 
 def set_encoder(dropout: float) -> nn.TransformerEncoder:

@@ -81,6 +81,9 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     gaps: Gaps | None = None
     """Fewest and most frames between source and target; 1 to 12 unless given, adjacent frames with --preset paper.
     Records give adjacent frames only."""
+    rollouts: Literal["none", "uniform", "lpa"] = "none"
+    """Record whole tracks instead of pairs: the candidate sets that a tracker with this adjudicator meets on its way
+    through a clip, from all its sources. Annotated videos only."""
     model: WorldOption = field(default_factory=WorldOption)
     """World model, adjudicator and device."""
     parallel: WorkerOptions = field(default_factory=WorkerOptions)
@@ -93,12 +96,16 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
         from lpa_cwm.sharding import executor
         from lpa_cwm.training.feature_cache import RecordingJob, fill_cache
         from lpa_cwm.training.pair_sampling import FlowPairSampler
+        from lpa_cwm.training.rollouts import rollout_job
 
         device = self.model.on()
-        source = self.source()
-        videos = self.parallel.shard.of(len(source.videos))
+        if self.rollouts == "none":
+            source = self.source()
+            job = RecordingJob(source, self.recorder)
+        else:
+            source, job = None, rollout_job(self.dataset, self.recorder, self.rollouts, self.queries)
+        videos = self.parallel.shard.of(len(job.videos))
         pin_settings(self.out / "cache.json", self.settings())
-        job = RecordingJob(source, self.recorder)
         workers = executor(self.parallel.executor, device, self.parallel.workers)
         done = fill_cache(job, self.out, workers, self.parallel.shard)
         counts = dict(progress(done, len(videos), "candidates"))
@@ -119,6 +126,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
         numbers = {"pairs": self.pairs, "queries": self.queries, **chosen, "gaps": list(chosen["gaps"])}
         # Left out by default: the folder may have been begun without a preset.
         numbers |= {} if self.preset == "default" else {"preset": self.preset}
+        numbers |= {} if self.rollouts == "none" else {"rollouts": self.rollouts}
         weights = {"shipped_weights": fingerprint(self.model.world, self.score_model)}
         names = {"dataset": self.dataset.name, "world": self.model.world, "score": self.score_model}
         return names | weights | numbers | FORMAT

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from einops import rearrange, repeat
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicators.apa import APA
-from lpa_cwm.adjudicators.features import STATISTIC_NAMES, STRENGTH, CandidateFeatures, extract
+from lpa_cwm.adjudicators.features import SCALARS, STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.io.checkpoints import open_safetensors
@@ -26,7 +26,7 @@ from lpa_cwm.training.pair_sampling import Correspondence, PairSampler
 from lpa_cwm.types import Candidates
 from lpa_cwm.validation import check_name, parse_json, reading, structure
 
-FORMAT = {"format": 2, "statistics": list(STATISTIC_NAMES)}
+FORMAT = {"format": 3, "statistics": list(SCALARS)}
 """Version of the files, and what their statistics are; raise the version when a tensor comes to mean something else."""
 CLAIMS = "cache.json"
 """File of a cache by which processes that fill it together claim videos."""
@@ -112,7 +112,9 @@ class FeatureRecorder:
         observed = observe_pair(self.world, *frames, identity, config, self.device)
         end = observed.crop.to_crop(correspondence.end).to(self.device)
         parts = []
-        for rows, pair, candidates in first_pass(observed, correspondence.xy.to(self.device)):
+        _, first, last = correspondence.identity
+        for rows, pair, found in first_pass(observed, correspondence.xy.to(self.device)):
+            candidates = found.by_path(last - first)
             apa_weights = self.apa(pair, candidates).weights
             parts.append(self.pack(extract(pair, candidates), candidates, end[rows], apa_weights))
         return concatenate(parts, one_pair=True)
@@ -161,6 +163,11 @@ class RecordingJob:
     source: PairSampler
     make_recorder: Callable[[], FeatureRecorder]
 
+    @property
+    def videos(self) -> Sequence[str]:
+        """Identities of the videos."""
+        return self.source.videos
+
     def setup(self) -> Callable[[int], CandidateSets | None]:
         """A function that records the video of a number; None if nothing moves in it."""
         recorder = self.make_recorder()
@@ -172,11 +179,25 @@ class RecordingJob:
         return record
 
 
+@runtime_checkable
+class CacheJob(Protocol):
+    """Pieces of work that make the files of a cache."""
+
+    @property
+    def videos(self) -> Sequence[str]:
+        """Identities of the videos."""
+        ...
+
+    def setup(self) -> Callable[[int], CandidateSets | None]:
+        """A function that records the video of a number; None if there is nothing to record."""
+        ...
+
+
 def fill_cache(
-    job: RecordingJob, out: Path, executor: Executor = run_local, shard: Shard | None = None
+    job: CacheJob, out: Path, executor: Executor = run_local, shard: Shard | None = None
 ) -> Iterator[tuple[Path, int]]:
     """Write the videos of a shard that are missing; yields each video's file and number of candidate sets."""
-    videos = job.source.videos
+    videos = job.videos
     mine = (shard or Shard()).of(len(videos))
     paths = {video: out / f"{video:06d}.safetensors" for video in mine}
     todo = [video for video in mine if not is_complete(paths[video])]
@@ -219,7 +240,7 @@ def open_video(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         if any(about.get(name) != value for name, value in FORMAT.items()):
             raise InputError(
                 f"{path} holds other features than this version of LPA uses (format {about.get('format', 1)}, "
-                f"expected {FORMAT['format']} with {len(STATISTIC_NAMES)} statistics); "
+                f"expected {FORMAT['format']} with {len(SCALARS)} statistics); "
                 "run `lpa-cwm data cache` again with another --out."
             )
         check_name(structure(about["video"], str, "video"), f"The video of {path}")

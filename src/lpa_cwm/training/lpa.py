@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.adjudicators.features import compress
-from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head
+from lpa_cwm.adjudicators.features import STATISTICS, compress
+from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head, zero_init_path
 from lpa_cwm.errors import InputError
 from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.rng import KeyPart, generator, seed_of
@@ -43,6 +43,10 @@ class LpaTraining:
     visual: bool = True
     visibility_head: bool = True
     """Predict visibility by a head of its own (not in the paper), not through the weights alone."""
+    path: bool = True
+    """Read what candidates know of their path through time, if they come from several sources (not in the paper)."""
+    source_dropout: float = 0.3
+    """Probability that a batch does without the candidates of a gap: not every gap is at hand in every frame."""
     oversample: int = 3
     """How often an ambiguous set is shown per epoch; the others are shown once."""
     augment: bool = True
@@ -69,7 +73,7 @@ class LpaTraining:
         del flat["objective"]
         # Left out at their defaults: a training that was begun without these switches can go on.
         usual = LpaTraining(objective=self.objective)
-        for name in ("average", "max_oracle_error"):
+        for name in ("average", "max_oracle_error", "path", "source_dropout"):
             if flat[name] == getattr(usual, name):
                 del flat[name]
         return flat
@@ -179,11 +183,23 @@ def step_loss(
     local, response, context, statistics = (value.to(device) for value in inputs)
     columns = sets.peak, sets.end, sets.strength, sets.response_sigma
     peak, end, strength, sigma = (value[rows].to(device) for value in columns)
-    order = torch.randperm(peak.shape[1], generator=generator("order", training.seed, step)).to(device)
+    order = torch.randperm(peak.shape[1], generator=generator("order", training.seed, step))
+    order = order[keep_sources(sets.statistics[rows[0]], step, training)[order]].to(device)
     with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=training.autocast):
         torch.manual_seed(seed_of("dropout", training.seed, step))
         logits, log_visibility = network.logits(local[:, order], response[:, order], context, statistics[:, order])
     return training.objective(logits.float(), peak[:, order], end, strength[:, order], log_visibility.float(), sigma)
+
+
+def keep_sources(statistics: Float[Tensor, "m s"], step: int, training: LpaTraining) -> Bool[Tensor, "m"]:
+    """Candidates of a batch that are used: all from given positions, those of each gap unless it is left out."""
+    gap, given = statistics[:, STATISTICS], statistics[:, -1] > 0
+    keep = torch.ones_like(given)
+    draw = generator("sources", training.seed, step)
+    for value in gap[~given].unique().tolist():
+        if float(torch.rand((), generator=draw)) < training.source_dropout:
+            keep &= given | (gap != value)
+    return keep
 
 
 @torch.inference_mode()
@@ -214,7 +230,7 @@ def init_network(training: LpaTraining, sets: CandidateSets, train: Int[Tensor, 
 
 def standardize(network: LPA, sets: CandidateSets, train: Int[Tensor, "train"]) -> None:
     """Store mean and standard deviation of the compressed statistics of all training candidates."""
-    rows = compress(sets.statistics[train]).flatten(0, 1).double()
+    rows = compress(sets.statistics[train, :, :STATISTICS]).flatten(0, 1).double()
     network.mean.copy_(rows.mean(0))
     network.std.copy_(rows.std(0, correction=0).clamp(min=1e-6))
 
@@ -228,11 +244,20 @@ def add_visibility_head(network: LPA, training: LpaTraining) -> LPA:
     return network
 
 
+def add_path_encoder(network: LPA, training: LpaTraining) -> LPA:
+    """Add a zero-initialized encoder of paths, if the training wants one and the network has none."""
+    if training.path and network.path_encoder is None:
+        network.path_encoder = zero_init_path()
+    return network
+
+
 def disable_unused_terms(training: LpaTraining, sets: CandidateSets) -> LpaTraining:
-    """Drop the visibility loss and head if the cache has no occluded points."""
+    """Drop the visibility loss and head if the cache has no occluded points, and paths if all are direct."""
     occluded = len(sets.visible_rows) < len(sets)
     objective = training.objective if occluded else replace(training.objective, visibility=0.0)
-    return replace(training, objective=objective, visibility_head=training.visibility_head and objective.visibility > 0)
+    head = training.visibility_head and objective.visibility > 0
+    several = bool((sets.statistics[..., -1] == 0).any())
+    return replace(training, objective=objective, visibility_head=head, path=training.path and several)
 
 
 def make_loop(network: LPA, out: Path, training: LpaTraining, sets: CandidateSets) -> TrainingLoop[LPA]:
@@ -261,7 +286,8 @@ def train_lpa(
     sets, videos = read_cache(*caches)
     train, val = split_train_val(videos)
     training = disable_unused_terms(training, sets)
-    network = add_visibility_head(init or init_network(training, sets, train), training).to(device).train()
+    network = add_visibility_head(init or init_network(training, sets, train), training)
+    network = add_path_encoder(network, training).to(device).train()
     train = oversample_ambiguous(sets, solvable(sets, train, training.max_oracle_error), training.oversample)
     val = selection_set(sets, val, training.max_oracle_error)
     loop = make_loop(network, out, training, sets)
