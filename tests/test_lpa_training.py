@@ -238,12 +238,13 @@ def test_weights_of_another_network_are_no_start(folder, tmp_path, capsys):
 
 def test_visibility_is_learned_only_where_points_are_hidden(folder):
     groups, _ = read_cache(folder)
-    without = replace(lpa.LpaTraining(), objective=Objective(visibility=0.0), visibility_head=False)
+    direct = replace(lpa.LpaTraining(), path=False)
+    without = replace(direct, objective=Objective(visibility=0.0), visibility_head=False)
     assert lpa.disable_unused_terms(lpa.LpaTraining(), groups) == without
     end = groups.end.clone()
     end[0] = torch.nan
     some = replace(groups, end=end)
-    assert lpa.disable_unused_terms(lpa.LpaTraining(), some) == lpa.LpaTraining()
+    assert lpa.disable_unused_terms(lpa.LpaTraining(), some) == direct
     assert lpa.disable_unused_terms(replace(lpa.LpaTraining(), objective=Objective(visibility=0.0)), some) == without
 
 

@@ -54,6 +54,9 @@ TRAINING = {
     "interaction": True,
     "visual": True,
     "visibility_head": False,
+    # Candidates come from one frame: there are no paths.
+    "path": False,
+    "source_dropout": 0.0,
     # Appendix A, "LPA training", describes sampling, order of candidates, optimizer and selection: nothing of these.
     "clip": math.inf,
     "oversample": 1,

@@ -87,7 +87,7 @@ def test_candidates_of_a_gap_are_left_out_together():
         assert keep[6] == keep[7]
         seen.add(tuple(keep.tolist()))
     assert len(seen) == 4
-    assert keep_sources(sets.statistics[0], 0, LpaTraining(source_dropout=0)).all()
+    assert keep_sources(sets.statistics[0], 0, LpaTraining(source_dropout=0.0)).all()
 
 
 def test_an_added_path_encoder_changes_nothing_at_first(tmp_path):

@@ -54,6 +54,7 @@ PAPER = Preset(
         "clip": math.inf,
         "visibility_head": False,
         "path": False,
+        "source_dropout": 0.0,
         "oversample": 1,
         "augment": False,
         "average": False,
