@@ -2,9 +2,8 @@
 
 >>> import lpa_cwm as lc
 >>> from lpa_cwm.bundled import bundled_clip
->>> tracks = lc.load("uniform", "toy", masks=2).track(bundled_clip("toy"), lc.grid(1, frame=22))
->>> tracks.xy.shape
-torch.Size([1, 24, 2])
+>>> lc.track(bundled_clip("toy"), [[60, 80]], "uniform", frame=22, world="toy", masks=2)
+Tracks(1 track, 24 frames, visible 100%)
 
 Names are imported on first use, so that `lpa_cwm.metrics` works with numpy alone.
 """
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from lpa_cwm.types import Grid as Grid
     from lpa_cwm.types import Queries as Queries
     from lpa_cwm.types import Tracks as Tracks
+    from lpa_cwm.video_tracking import track as track
     from lpa_cwm.worlds.layered.world import LayeredMotionWorld as LayeredMotionWorld
 
     grid = Grid
@@ -46,6 +46,7 @@ _HOMES = {
     "load": "registry",
     "metrics": "",
     "read": "io.video",
+    "track": "video_tracking",
     "write": "io.video",
 }
 _ALIASES = {"grid": "Grid"}
@@ -62,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, *_ALIASES])
+    return sorted([*_HOMES, *_ALIASES, "__version__"])

@@ -52,7 +52,11 @@ def load(
     if isinstance(adjudicator, str) and adjudicator not in ADJUDICATORS:
         from lpa_cwm.baselines.registry import get_baseline
 
-        return get_baseline(adjudicator).load(device=device)
+        baseline = get_baseline(adjudicator)
+        if settings or config or weights:
+            given = ", ".join([*settings, *["config"] * bool(config), *["weights"] * bool(weights)])
+            raise InputError(f"{adjudicator} does not take {given}; leave out what only our tracker has.")
+        return baseline.load(device=device)
     named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet}
     return load_cwm(adjudicator, world, config, **named, **settings)
 

@@ -362,6 +362,9 @@ def join_directions(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:
     """Queries that can be tracked; anything else is refused with a sentence."""
+    if not (isinstance(clip, Clip) and isinstance(queries, Queries | Grid)):
+        given = f"{type(clip).__name__} and {type(queries).__name__}"
+        raise InputError(f"{given} were given; expected a Clip and Queries; `lpa_cwm.track` takes paths and lists.")
     if len(clip) < 2:
         raise InputError(f"The clip {clip.name} has {len(clip)} frame(s); tracking needs at least two.")
     if isinstance(queries, Grid):

@@ -121,11 +121,55 @@ class Tracks:
         visible[rows, queries.frame] = True
         return cls(xy, visible)
 
+    def __repr__(self) -> str:
+        count, frames = self.visible.shape
+        known = int((~self.xy[..., 0].isnan()).sum())
+        seen = int(self.visible.sum()) / max(1, known)
+        return f"Tracks({count} track{'s' * (count != 1)}, {frames} frames, visible {seen:.0%})"
+
+    def __len__(self) -> int:
+        return len(self.visible)
+
+    def __getitem__(self, rows: "int | slice | list[int] | Tensor") -> "Tracks":
+        """Some of the tracks, with all their frames."""
+        chosen = [rows] if isinstance(rows, int) else rows
+        return Tracks(**{name: value[chosen] for name, value in self.known().items()})
+
+    def _repr_html_(self) -> str:
+        from lpa_cwm.io.player import player_html
+
+        return player_html(self)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tracks":
+        """Read tracks that `save` wrote as `.npz`, `.csv` or `.json`."""
+        from lpa_cwm.io.tracks import load
+
+        return load(Path(path))
+
     def save(self, path: Path | str) -> None:
-        """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays by name) or `.h5` (DeepLabCut)."""
+        """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays), `.h5` (DeepLabCut) or `.xml` (CVAT)."""
         from lpa_cwm.io.tracks import save
 
         save(self, Path(path))
+
+    def play(self, clip: Clip) -> Any:
+        """A player for notebooks with the clip's frames below the tracks."""
+        from lpa_cwm.io.player import TrackPlayer
+
+        return TrackPlayer(self, clip)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row per point and frame; needs pandas."""
+        from lpa_cwm.io.tracks import to_pandas
+
+        return to_pandas(self)
+
+    def to_supervision(self, frame: int) -> Any:
+        """The points of one frame as supervision's `KeyPoints`; needs supervision."""
+        from lpa_cwm.io.tracks import to_supervision
+
+        return to_supervision(self, frame)
 
     def reversed(self) -> "Tracks":
         """The same tracks from the last frame to the first."""

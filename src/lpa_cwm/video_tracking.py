@@ -1,29 +1,69 @@
-"""One's own videos: clips and points as users give them, and the files that are written."""
+"""One's own videos: `track` for Python; clips and points as users give them, and the files that are written."""
 
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lpa_cwm.bundled import bundled_clip
-from lpa_cwm.errors import InputError
+from lpa_cwm.clip_tracking import track_clip
+from lpa_cwm.devices import resolve_device
+from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.files import data_files
 from lpa_cwm.io import rerun
+from lpa_cwm.io.conversion import FALLBACK_GRID, as_clip, as_queries
 from lpa_cwm.io.export import VIDEO_SUFFIXES, write_video
 from lpa_cwm.io.overlay import OverlayStyle, overlay
 from lpa_cwm.io.points import frame_range, read_points, renumber, select_frames, spaced_grid
 from lpa_cwm.io.regions import points_on, read_region
 from lpa_cwm.io.tracks import TrackSource, save
 from lpa_cwm.io.video import PICTURES, read
+from lpa_cwm.registry import load
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
-FALLBACK_GRID = 8
-"""Points a side where neither points nor a grid were given."""
 ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
 """A URL; pathlib joins its two slashes."""
 VIDEOS = frozenset({*VIDEO_SUFFIXES, ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv"})
+
+
+def track(
+    video: Any,
+    points: Any = None,
+    method: str = "lpa",
+    *,
+    frame: int | Sequence[int] = 0,
+    backward: bool = False,
+    device: str = "auto",
+    quiet: bool = True,
+    **settings: Any,
+) -> Tracks:
+    """Track points through a video.
+
+    Args:
+        video: A path, a `Clip`, a uint8 array [t h w 3], or a list of pictures.
+        points: Rows (x, y) in the video's pixels, `Queries`, a `Grid`, or a file of points; by default a grid of 8 x 8.
+        method: `uniform`, `apa`, `lpa`, or a baseline such as `lk` or `raft:weights.pth`.
+        frame: Frame of the points; one number, or one per point.
+        backward: Whether to track also from each point to the first frame.
+        device: `auto` (CUDA, else MPS, else the CPU), `cpu`, `cuda` or `mps`.
+        quiet: Whether to show no progress line.
+        settings: What `load` takes: `world`, `weights`, and fields of `TrackerConfig`.
+
+    Examples:
+        >>> import numpy as np
+        >>> video = np.zeros((3, 32, 48, 3), np.uint8)
+        >>> track(video, [[20, 10]], method="static")
+        Tracks(1 track, 3 frames, visible 100%)
+    """
+    clip = as_clip(video)
+    tracker = load(method, device=resolve_device(device), **settings)
+    result = track_clip(tracker, clip, as_queries(points, frame), backward=backward, quiet=quiet)
+    if not result.complete:
+        raise InterruptedTracking(result.tracks)
+    return result.tracks
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 import csv
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import HW
 from lpa_cwm.types import Tracks
 
+MOST_CELLS = 100_000_000
+"""Tracks times frames of a file that is read."""
 SCORER = "lpa-cwm"
 """Who made the labels, in DeepLabCut's files."""
 
@@ -118,6 +121,64 @@ def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
         extras = {name: values[track, frame].item() for name, values in known.items()}
         rows.append({**place, "x": x, "y": y, "visible": bool(visible[track, frame]), **extras})
     return rows
+
+
+def load(path: Path) -> Tracks:
+    """Tracks from a file that `save` wrote; frames are those from the first to the last that the file names."""
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as held:
+                names = [entry.name for entry in fields(Tracks) if entry.name in held]
+                return Tracks(**{name: torch.from_numpy(held[name]) for name in names})
+        if suffix == ".csv":
+            with path.open(newline="") as file:
+                return _from_rows(list(csv.DictReader(file)))
+        if suffix == ".json":
+            tracks = json.loads(path.read_text())["tracks"]
+            return _from_rows([{"track": one["track"], **point} for one in tracks for point in one["points"]])
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); expected saved tracks.") from error
+    except (ValueError, KeyError, TypeError, BadZipFile) as error:
+        raise InputError(f"{path} holds no tracks ({error}); expected a file that `save` wrote.") from error
+    raise InputError(f"Cannot load tracks from {path.name!r}; the name must end in .npz, .csv or .json.")
+
+
+def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
+    """Tracks from rows of a table; a number that is missing is NaN."""
+    track, frame = ([int(row[name]) for row in rows] for name in ("track", "frame"))
+    if not rows or max(track) >= MOST_CELLS // (max(frame) + 1):
+        raise ValueError(f"{len(rows)} rows")
+    size, at = (max(track) + 1, max(frame) + 1), (torch.tensor(track), torch.tensor(frame))
+
+    def column(name: str) -> torch.Tensor:
+        values = torch.full(size, torch.nan)
+        values[at] = torch.tensor([float(row[name]) if row[name] not in (None, "") else torch.nan for row in rows])
+        return values
+
+    extras = [entry.name for entry in fields(Tracks) if entry.name not in ("xy", "visible") and entry.name in rows[0]]
+    xy = torch.stack([column("x"), column("y")], dim=-1)
+    return Tracks(xy, column("visible") == 1, **{name: column(name) for name in extras})
+
+
+def to_pandas(tracks: Tracks, source: TrackSource | None = None) -> Any:
+    """The rows of `table` as a data frame."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError("A data frame needs pandas: pip install pandas.") from error
+    return pandas.DataFrame(table(tracks, source or TrackSource()))
+
+
+def to_supervision(tracks: Tracks, frame: int) -> Any:
+    """One object whose key points are the tracks; confidence 0 marks points that are not tracked."""
+    try:
+        import supervision
+    except ImportError as error:
+        raise InputError("Key points need supervision: pip install supervision.") from error
+    xy = tracks.xy[:, frame].nan_to_num(0.0).cpu().numpy()[None]
+    confidence = tracks.known().get("confidence", tracks.visible.float())[:, frame].nan_to_num(0.0)
+    return supervision.KeyPoints(xy=xy, confidence=confidence.cpu().numpy().astype(np.float32)[None])
 
 
 def to_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
