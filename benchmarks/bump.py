@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 import tyro
 
+from lpa_cwm.evaluation.evaluation_pairs import EvaluationPoints
 from lpa_cwm.masks import random_masks
 from lpa_cwm.sampling import crop, unit_range
 from lpa_cwm.synth.layered import LayeredPairs
-from lpa_cwm.training.world_evaluation import EvaluationPoints
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.render import GaussianBump
 from lpa_cwm.worlds.layered.world import LayeredMotionWorld

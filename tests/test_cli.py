@@ -18,7 +18,7 @@ from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
 
 PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
 SILENT = {"train lpa", "train score", "train world", "eval ablate", "eval compare", "data simulate", "data convert"}
-SILENT |= {"page", "completion"}
+SILENT |= {"page", "completion", "train learned", "data pairs"}
 """Commands that make files, not data; they print where these are."""
 MOST_OPTIONS = 150
 INFINITE = {"clip", "max_oracle_error"}

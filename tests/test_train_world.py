@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.training.loop import read_log
-from lpa_cwm.training.world import Crops, StopSchedule, WorldTrainer, WorldTraining, prediction_losses
+from lpa_cwm.training.loop import StopSchedule, read_log
+from lpa_cwm.training.world import Crops, WorldTrainer, WorldTraining, prediction_losses
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, visible_pixels
 
 

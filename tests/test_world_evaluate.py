@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lpa_cwm.config import TrackerConfig
+from lpa_cwm.evaluation.evaluation_pairs import EvaluationPoints, generated_pairs
+from lpa_cwm.evaluation.world_stages import ErrorAccumulator, evaluate_world, figures_table
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.training.world_evaluation import ErrorAccumulator, EvaluationPoints, evaluate_world, figures_table
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 
 SIZE = 64
@@ -35,10 +36,8 @@ def figures():
     torch.manual_seed(0)
     return evaluate_world(
         LayeredMotionWorld(LayeredMotionNetwork().eval(), size=SIZE),
-        Slide(),
-        range(2),
+        generated_pairs(Slide(), range(2), SIZE, points=30),
         TrackerConfig(masks=4),
-        points=30,
     )
 
 

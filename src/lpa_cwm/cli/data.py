@@ -9,10 +9,13 @@ from tyro.conf import Positional
 
 from lpa_cwm.cli.options import JsonOption, PresetOption, ScoreModelOption, ShardOption, WorkerOptions, WorldOption
 from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, integer, one_of, out_file
+from lpa_cwm.cli.world_options import SourceOptions, SplitOption
 from lpa_cwm.presets import PRESETS
 from lpa_cwm.registry import fingerprint
+from lpa_cwm.rng import seed_of
 
 if TYPE_CHECKING:
+    from lpa_cwm.synth.pair_shards import FlowSource
     from lpa_cwm.training.feature_cache import FeatureRecorder
     from lpa_cwm.training.pair_sampling import PairSampler
 
@@ -21,7 +24,7 @@ PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulate(ShardOption):
+class Simulate(ShardOption, SplitOption):
     """Simulate clips of colliding bodies with exact motion: records like MOVi-F's, or a benchmark like TAP-Vid's."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data simulate --out data/val --form tapvid --split val --clips 40"
@@ -37,8 +40,6 @@ class Simulate(ShardOption):
     """Clips in each file."""
     size: Annotated[int, integer(16, 2048)] = 256
     """Pixels of a side of the frames."""
-    split: Literal["train", "val"] = "train"
-    """Which objects and pictures are used; the two sides share none."""
     seed: Seed = 0
     """Clip i of a seed is always the same, whichever file and worker it falls to."""
     assets: InPath | None = None
@@ -59,6 +60,62 @@ class Simulate(ShardOption):
         series = ClipSeries(assets, render, self.recipe, self.seed, self.clips, self.per_file)
         for path in write_series(series, self.out, self.form, self.shard, self.tracks):
             print(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(ShardOption, SplitOption, SourceOptions):
+    """Make frame pairs with exact backward flow, on which the learned world model is trained; run again to go on."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data pairs --kind layered --photos photos --pairs 3000 --out pairs/layered"
+    out: OutFolder
+    """Folder of the shards; those that exist are kept, so the same command resumes after a stop."""
+    kind: Literal["layered", "simulated"] = "layered"
+    """Layered scenes of photographs and frames of videos, or simulated scenes of the recipes hard and movi."""
+    pairs: Annotated[int, integer(1, 10_000_000)] = 3000
+    """Pairs in all, in shards of 100; two thirds have larger motion."""
+
+    def run(self) -> None:
+        """Write the shards and print their paths."""
+        import torch
+
+        from lpa_cwm.files import pin_settings
+        from lpa_cwm.progress import progress
+        from lpa_cwm.synth.pair_shards import SHARD_PAIRS, write_shards
+
+        # Pairs are small: more threads would only get in each other's way.
+        torch.set_num_threads(1)
+        sources, files = self.layered() if self.kind == "layered" else self.simulated()
+        content = f"{seed_of(*(path.name for path in files)):016x}"
+        pin_settings(self.out / "pairs.json", {"kind": self.kind, "split": self.split, "files": content})
+        numbers = self.shard.of(-(-self.pairs // SHARD_PAIRS))
+        for path in progress(write_shards(self.out, sources, numbers), len(numbers), "shards of pairs"):
+            print(path)
+
+    def layered(self) -> "tuple[dict[str, FlowSource], tuple[Path, ...]]":
+        """Sources of layered pairs, and the pictures they use."""
+        from dataclasses import replace
+
+        from lpa_cwm.synth.images import ImagePool
+        from lpa_cwm.synth.pair_shards import layered_sources
+        from lpa_cwm.synth.video_pairs import decode_folder, video_stills
+
+        pool = ImagePool.of(self.photos, self.split, procedural=0.05)
+        if self.natural is not None:
+            shots = decode_folder(self.natural, self.cache)
+            stills = video_stills(shots, self.split, self.cache / "stills" / self.split)
+            # Without photographs the pool was all procedural.
+            pool = replace(pool, files=pool.files + stills, procedural=0.05)
+        return layered_sources(pool), pool.files
+
+    def simulated(self) -> "tuple[dict[str, FlowSource], tuple[Path, ...]]":
+        """Sources of simulated pairs, and the objects and pictures they use."""
+        from lpa_cwm.synth.pair_shards import SIMULATED_KINDS, ReversedFlow
+
+        by_recipe = self.simulated_pairs(self.split)
+        recipes = [by_recipe[name] for name in ("hard", "movi")]
+        assets = recipes[0].assets
+        sources = {kind: ReversedFlow(pairs) for kind, pairs in zip(SIMULATED_KINDS, recipes, strict=True)}
+        return sources, assets.objects + assets.panoramas + assets.photographs.files
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, Union,
 import tyro
 
 from lpa_cwm import __version__
-from lpa_cwm.cli import data, doctor, evaluate, paper, track, train
+from lpa_cwm.cli import data, doctor, evaluate, evaluate_world, paper, track, train
 from lpa_cwm.cli.values import check
 from lpa_cwm.errors import InputError
 
@@ -62,11 +62,14 @@ COMMANDS: dict[str, type[Command]] = {
     "eval ablate": evaluate.Ablate,
     "eval sweep": evaluate.Sweep,
     "eval audit": evaluate.Audit,
+    "eval world": evaluate_world.EvaluateWorld,
     "paper": paper.Paper,
     "train lpa": train.TrainLpa,
     "train score": train.TrainScore,
     "train world": train.TrainWorld,
+    "train learned": train.TrainLearned,
     "data simulate": data.Simulate,
+    "data pairs": data.Pairs,
     "data cache": data.Cache,
     "data fetch": data.Fetch,
     "data convert": data.Convert,

@@ -1,4 +1,4 @@
-"""`lpa-cwm train lpa|score|world`: the networks that are bundled."""
+"""`lpa-cwm train lpa|score|world|learned`: the networks that are bundled."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from tyro.conf import Positional
 
 from lpa_cwm.cli.options import DeviceOption, PresetOption, TrainingOptions
-from lpa_cwm.cli.values import Count, GradientNorm, InPath, Natural, OutFolder, Rate, Seed, Side, Steps, Weight, integer
+from lpa_cwm.cli.values import Count, GradientNorm, InPath, OutFolder, Rate, Seed, Side, Steps, Weight, integer
+from lpa_cwm.cli.world_options import SourceOptions, StageText, WorldTrainingOptions
 
 if TYPE_CHECKING:
     from lpa_cwm.adjudicators.lpa import LPA
-    from lpa_cwm.synth.images import Split
     from lpa_cwm.synth.pairs import PairSource
     from lpa_cwm.training.lpa import LpaTraining
     from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
-
-UNSEEN = 100
-"""Held-out pairs before this one had a part in choosing constants of the model; figures are of those after."""
 
 SETTINGS = (
     *("steps", "autocast", "batch", "rate", "save_every", "seed", "clip", "oversample", "augment", "average"),
@@ -27,6 +24,8 @@ SETTINGS = (
 
 SHARES = (0.3, 0.3, 0.2, 0.2)
 """Of layered scenes, natural video, and simulated scenes with little and with much motion."""
+NATURAL_GAPS = (1, 16)
+"""Fewest and most frames between the natural frames of a pair, for the learned world model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,60 +154,30 @@ class TrainScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainWorld:
-    """Train the compact world model by masked prediction of frame pairs; run again to go on after a stop."""
+class TrainWorld(WorldTrainingOptions, SourceOptions):
+    """Train the compact world model by masked prediction of frame pairs; run again to go on after a stop.
+
+    Three tenths of the pairs are layered scenes and as many natural video, the others simulated scenes.
+    """
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train world --photos photos --natural videos --out runs/world"
-    photos: InPath | None = None
-    """Folder of photographs for layered scenes; procedural pictures without one."""
-    natural: InPath | None = None
-    """Folder of videos, as many pairs as of layered scenes."""
-    assets: InPath | None = None
-    """Folder of objects and textures for simulated scenes, two fifths of the pairs; needs the extra `sim`."""
-    cache: OutFolder = Path("runs/natural")
-    """Where decoded videos are kept."""
-    out: OutFolder = Path("runs/world")
-    """Where checkpoint, log and weights go."""
-    init: InPath | None = None
-    """Weights to begin with, if there is no checkpoint in `out`."""
-    steps: Steps = 20_000
-    """Update at which to stop; give more to go on."""
-    cooldown: Natural = 4_000
-    """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
     batch: Count = 8
     """Pairs per update."""
     sizes: tuple[Side, ...] = (128, 192)
     """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
-    rate: Rate = 1e-3
-    """Learning rate."""
-    workers: Annotated[int, integer(0, 256)] = 1
-    """Background processes that make pairs."""
-    threads: Annotated[int, integer(1, 1024)] = 1
-    """Threads of the network on a CPU."""
-    save_every: Steps = 100
-    """Updates between checkpoints and lines of the log."""
     check_every: Steps = 500
     """Updates between evaluations on a few held-out pairs, which go into the log."""
-    evaluate: bool = False
-    """Train nothing; print the figures of `init` (of the bundled weights if not given) on held-out pairs."""
-    pairs: Count = 24
-    """Held-out pairs of each kind for `evaluate`."""
 
     def run(self) -> None:
-        """Train, or only evaluate."""
-        import torch
-
-        torch.set_num_threads(self.threads)
-        print(self.measured() if self.evaluate else self.trained())
-
-    def trained(self) -> Path:
-        """Train and write the weights."""
+        """Train and print where the weights are."""
         import torch
 
         from lpa_cwm.synth.pairs import Mixture
-        from lpa_cwm.training.world import Crops, StopSchedule, WorldTrainer, WorldTraining
+        from lpa_cwm.training.loop import StopSchedule
+        from lpa_cwm.training.world import Crops, WorldTrainer, WorldTraining
 
-        layered, *others = self.sources("train")
+        torch.set_num_threads(self.threads)
+        layered, *others = self.pair_sources()
         shares = (SHARES[0], *SHARES[1 if self.natural else 2 :])[: 1 + len(others)]
         pairs = Mixture((Crops(layered), *others), shares)
         training = WorldTraining(batch=self.batch, sizes=self.sizes, rate=self.rate)
@@ -223,45 +192,82 @@ class TrainWorld:
             evaluate_every=self.check_every,
             device="cuda" if torch.cuda.is_available() else "cpu",
         )
-        return trainer.train(StopSchedule(self.steps, self.cooldown))
+        print(trainer.train(StopSchedule(self.steps, self.cooldown)))
 
     def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
         """A few figures on a few held-out layered pairs, for the log."""
         from lpa_cwm.config import TrackerConfig
+        from lpa_cwm.evaluation.evaluation_pairs import generated_pairs
+        from lpa_cwm.evaluation.world_stages import evaluate_world
         from lpa_cwm.synth.layered import LayeredPairs
-        from lpa_cwm.training.world_evaluation import evaluate_world
         from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
-        return evaluate_world(
-            LayeredMotionWorld(network), LayeredPairs.of(self.photos, "val"), range(6), TrackerConfig(masks=3)
-        )
+        world = LayeredMotionWorld(network)
+        pairs = generated_pairs(LayeredPairs.of(self.photos, "val"), range(6), world.size)
+        return evaluate_world(world, pairs, TrackerConfig(masks=3))
 
-    def measured(self) -> str:
-        """A table of figures."""
-        from lpa_cwm.config import TrackerConfig
-        from lpa_cwm.training.world_evaluation import evaluate_world, figures_table
-        from lpa_cwm.worlds.layered.world import LayeredMotionWorld
-
-        model = LayeredMotionWorld.load(self.init)
-        columns = {}
-        for source in self.sources("val"):
-            columns[source.name] = evaluate_world(model, source, range(UNSEEN, UNSEEN + self.pairs), TrackerConfig())
-        return figures_table(columns)
-
-    def sources(self, split: "Split") -> "list[PairSource]":
+    def pair_sources(self) -> "list[PairSource]":
         """Layered scenes, then what else was asked for."""
         from lpa_cwm.synth.layered import LayeredPairs
-        from lpa_cwm.synth.video_pairs import VideoPairs
 
-        found: list[PairSource] = [LayeredPairs.of(self.photos, split)]
-        if self.natural is not None:
-            found.append(VideoPairs.of(self.natural, self.cache, split))
+        natural = self.video_pairs("train")
+        found: list[PairSource] = [LayeredPairs.of(self.photos, "train"), *([natural] if natural else [])]
         if self.assets is not None:
-            from lpa_cwm.simulator.assets import Assets
-            from lpa_cwm.simulator.clip import SimulatedPairs
-            from lpa_cwm.simulator.config import scene_config
-
-            assets = Assets.of(self.assets, split)
-            for recipe, name in (("movi", "simulated"), ("hard", "simulated_hard")):
-                found.append(SimulatedPairs(scene_config(recipe), assets, name=f"{name}_{split}"))
+            found += self.simulated_pairs("train").values()
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainLearned(WorldTrainingOptions, SourceOptions):
+    """Train the learned world model on sharded pairs and natural video; run again to go on after a stop.
+
+    With `torchrun --nproc-per-node N --no-python lpa-cwm train learned ...` N processes average their gradients.
+    """
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm train learned pairs/layered pairs/simulated --natural videos --out runs/learned"
+    pairs: Annotated[tuple[InPath, ...], Positional]
+    """Folders that `lpa-cwm data pairs` filled; shards that are added later are used from the next start on."""
+    out: OutFolder = Path("runs/learned")
+    """Where checkpoint, log and weights go."""
+    stages: tuple[StageText, ...] = ((0, 128, 8),)
+    """First update, side of the crops, pairs per update and process; when all have begun, the last two alternate."""
+
+    def run(self) -> None:
+        """Train and print where the weights are."""
+        from dataclasses import replace
+
+        import torch
+
+        from lpa_cwm.synth.pair_shards import PairShards
+        from lpa_cwm.training.flow_batches import FlowBatches, Stage
+        from lpa_cwm.training.learned_world import LearnedTrainer
+        from lpa_cwm.training.loop import StopSchedule
+        from lpa_cwm.training.processes import joined_processes
+
+        torch.set_num_threads(self.threads)
+        self.check_stages()
+        natural = self.video_pairs("train")
+        natural = replace(natural, gaps=NATURAL_GAPS) if natural else None
+        shards = PairShards.of(*self.pairs)
+        with joined_processes() as processes:
+            trainer = LearnedTrainer(
+                FlowBatches.of(shards, natural, [Stage(*stage) for stage in self.stages], processes.rank),
+                self.out,
+                rate=self.rate,
+                save_every=self.save_every,
+                workers=self.workers,
+                init=self.init,
+                device="cuda" if torch.cuda.is_available() else "cpu",
+                processes=processes,
+            )
+            weights = trainer.train(StopSchedule(self.steps, self.cooldown))
+        if processes.is_first:
+            print(weights)
+
+    def check_stages(self) -> None:
+        """Refuse stages that leave steps out or are not in order."""
+        from lpa_cwm.errors import InputError
+
+        firsts = [stage[0] for stage in self.stages]
+        if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
+            raise InputError(f"--stages begin at the updates {firsts}; expected 0 first, then larger and larger ones.")

@@ -8,6 +8,7 @@ inverted in closed form, so the flow is exact up to rounding.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -16,20 +17,21 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
+from PIL import Image
 from torch import Tensor
 
-from lpa_cwm.geometry import axis_centers, inside, pixel_centers
+from lpa_cwm.geometry import inside, pixel_centers
 from lpa_cwm.rng import numpy_rng
-from lpa_cwm.synth.images import ImagePool, noise, random_crop
+from lpa_cwm.synth.images import ImagePool, random_crop
 from lpa_cwm.synth.motion import Affine, PlanarMotion, SinusoidalShear, Vector, rotation
 from lpa_cwm.synth.pairs import Example, Split
 from lpa_cwm.synth.photometric import PhotometricJitter
+from lpa_cwm.synth.shapes import Field, capsule, outline
 
 Moment = Literal["source", "target"]
 MOMENTS: tuple[Moment, Moment] = ("source", "target")
 Box = tuple[slice, slice]
 Points = Float[Tensor, "2 h w"]
-Field = Float[np.ndarray, "k k"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,19 @@ class LayerStack:
                 visible[window][asked] = distance.flatten() <= 0
         return visible
 
+    def source_positions(self, xy: Points) -> tuple[Points, Bool[Tensor, "h w"]]:
+        """Exact backward motion: where target points come from, and whether the source shows them."""
+        owner = torch.zeros(xy.shape[1:], dtype=torch.long)
+        for number, layer in enumerate(self.layers[1:], 1):
+            owner.masked_fill_(layer.look_up(xy, "target", slice(3, 4))[0] > 0, number)
+        origin = torch.empty_like(xy)
+        for number in owner.unique().tolist():
+            origin = torch.where(owner == number, self.layers[number].motion.backward(xy), origin)
+        visible = inside(rearrange(origin, "d h w -> h w d"), (self.size, self.size))
+        for number, layer in enumerate(self.layers[1:], 1):
+            visible &= (owner >= number) | (layer.look_up(origin, "source", slice(3, 4))[0] <= 0)
+        return origin, visible
+
 
 def widened(span: slice, by: int) -> slice:
     """A range of rows or columns, extended on both sides."""
@@ -155,8 +170,29 @@ class LayeredConfig:
     """Standard deviation of the amplitude of the non-rigid part."""
     still: float = 0.2
     """Probability that the camera does not move; the same for each cut-out relative to the camera."""
+    bodies: float = 0.0
+    """Mean number of articulated bodies: a torso with limbs that turn about their joints."""
+    bend: float = 0.35
+    """Standard deviation of the rotation of a limb about its joint, in radians."""
+    waves: int = 1
+    """Maximum number of pairs of shears in a motion; the shears of a pair are perpendicular."""
     jitter: PhotometricJitter = field(default_factory=PhotometricJitter)
     """Photometric differences between the frames."""
+
+    @classmethod
+    def hard(cls) -> "LayeredConfig":
+        """Larger motion, stronger deformation, articulated bodies and strong photometric differences."""
+        return cls(
+            travel=0.025,
+            tail=1.0,
+            reach=0.35,
+            zoom=0.08,
+            turn=0.14,
+            ripple=0.016,
+            bodies=0.8,
+            waves=2,
+            jitter=PhotometricJitter.strong(),
+        )
 
     def translation(self, rng: np.random.Generator, size: int) -> Vector:
         """A translation in pixels: uniform direction, log-normal length."""
@@ -170,8 +206,10 @@ class LayeredConfig:
         # Student's t with four degrees of freedom has heavy tails.
         zoom, turn = (share * rng.standard_t(4, 2).clip(-4, 4) * (self.zoom, self.turn)).tolist()
         affine = Affine.around(pivot, float(np.exp(zoom)) * rotation(turn), self.translation(rng, size))
-        start = rng.uniform(0, np.pi)
-        angles = (start, start + np.pi / 2) if rng.random() < 0.5 else ()
+        angles: tuple[float, ...] = ()
+        for _ in range(self.waves):
+            start = rng.uniform(0, np.pi)
+            angles += (start, start + np.pi / 2) if rng.random() < 0.5 else ()
         return PlanarMotion(tuple(self.wave(rng, angle, size, length) for angle in angles), affine)
 
     def wave(self, rng: np.random.Generator, angle: float, size: int, length: float) -> SinusoidalShear:
@@ -181,58 +219,6 @@ class LayeredConfig:
         amplitude = np.clip(size * self.ripple * rng.normal(), -0.25 / frequency, 0.25 / frequency)
         along, across = rotation(angle).T
         return SinusoidalShear(float(amplitude) * along, float(frequency) * across, float(rng.uniform(0, 2 * np.pi)))
-
-
-def square(side: int) -> tuple[Field, Field]:
-    """x and y of the pixel centers of the square [-1, 1]."""
-    ticks = (axis_centers(0, side) / side * 2 - 1).astype(np.float32)
-    x, y = np.meshgrid(ticks, ticks)
-    return x, y
-
-
-def blob(rng: np.random.Generator, side: int) -> Field:
-    """A rounded shape with lobes as an implicit function, negative outside."""
-    x, y = square(side)
-    angle, away = np.arctan2(y, x), np.hypot(x, y)
-    orders = np.arange(2, 8, dtype=np.float32)
-    swings = rng.standard_normal(len(orders), dtype=np.float32) * 0.35 / orders
-    phases = rng.uniform(0, 2 * np.pi, len(orders)).astype(np.float32)
-    lobes = np.cos(angle[..., None] * orders + phases) @ swings
-    radius = (1 + lobes) / (1 + lobes.max())
-    return np.float32(rng.uniform(0.75, 0.95)) * radius - away
-
-
-def polygon(rng: np.random.Generator, side: int) -> Field:
-    """A convex polygon with three to seven edges."""
-    x, y = square(side)
-    corners = int(rng.integers(3, 8))
-    angles = rng.uniform(0, 2 * np.pi) + (np.arange(corners) + rng.uniform(-0.25, 0.25, corners)) * 2 * np.pi / corners
-    depths = rng.uniform(0.35, 0.8, corners)
-    edges = [d - x * np.cos(a) - y * np.sin(a) for a, d in zip(angles, depths, strict=True)]
-    return np.min(edges, axis=0).astype(np.float32)
-
-
-def bar(rng: np.random.Generator, side: int) -> Field:
-    """A long, thin, bent bar."""
-    x, y = square(side)
-    bend = rng.uniform(-0.4, 0.4)
-    width = rng.uniform(0.08, 0.25) * (1 + rng.uniform(-0.5, 0.5) * x)
-    return np.minimum(width - np.abs(y - bend * (x**2 - 0.4)), 0.92 - np.abs(x)).astype(np.float32)
-
-
-def outline(rng: np.random.Generator, margin: float, side: int = 48) -> Field:
-    """A random shape as an approximate signed distance, positive inside, sometimes with holes.
-
-    The shape keeps a margin to the border of the square.
-    """
-    kind = rng.choice(3, p=(0.6, 0.22, 0.18))
-    field = (blob, polygon, bar)[kind](rng, side)
-    if rng.random() < 0.2:
-        field = np.minimum(field, (rng.uniform(0.5, 0.75) - noise(rng, side, 2.0)) * 2)
-    slope = np.hypot(*np.gradient(field, 2 / side))
-    x, y = square(side)
-    frame = 1 - margin - np.maximum(np.abs(x), np.abs(y))
-    return np.minimum(field / np.maximum(slope, 0.3), frame).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -261,23 +247,71 @@ class SceneSampler:
         side = max(8, round(2 * radius))
         rgb = random_crop(self.photographs.draw(self.rng), self.rng, side)
         # The outermost texels must lie outside the shape, because they are repeated beyond the border.
-        shape = torch.from_numpy(outline(self.rng, margin=2.5 / side)) * radius
-        distance = F.interpolate(shape[None, None], (side, side), mode="bilinear", align_corners=False)[0]
+        distance = resized(outline(self.rng, margin=2.5 / side) * radius, side)
         place = Affine(radius * rotation(self.rng.uniform(0, 2 * np.pi)), center).inverse()
         own = self.config.motion(self.rng, center, self.size, 2 * radius, share=1.0)
         motion = PlanarMotion(own.waves, camera.after(own.affine))
         return Layer(torch.cat((rgb, distance)), place, motion, self.light())
+
+    def body(self, camera: Affine) -> list[Layer]:
+        """A torso and two to five limbs of one image; a limb has one or two parts, each turns about its joint."""
+        image, rng = self.photographs.draw(self.rng), self.rng
+        radius = self.size * float(np.exp(rng.uniform(*np.log((0.06, 0.18)))))
+        center = torch.from_numpy(rng.uniform(0.1, 0.9, 2) * self.size).float()
+        own = self.config.motion(rng, center, self.size, 2 * radius, share=1.0)
+        motion = PlanarMotion(own.waves, camera.after(own.affine))
+        limbs: list[Layer] = []
+        for angle in rng.uniform(0, 2 * np.pi, int(rng.integers(2, 6))).tolist():
+            joint = center + 0.7 * radius * rotation(angle)[:, 0]
+            limbs += self.limb(image, joint, angle, radius, motion.affine)
+        side = max(8, round(2 * radius))
+        shape = outline(rng, margin=2.5 / side) * radius
+        pose = Affine(radius * rotation(rng.uniform(0, 2 * np.pi)), center)
+        torso = self.cut_out(image, shape, pose, motion, side)
+        # Limbs are behind the torso or in front of it.
+        behind = int(rng.integers(len(limbs) + 1))
+        return [*limbs[:behind], torso, *limbs[behind:]]
+
+    def limb(self, image: Image.Image, joint: Vector, angle: float, radius: float, carrier: Affine) -> list[Layer]:
+        """A chain of one or two capsules; each moves with the part before it and turns about the joint between them."""
+        parts, rng = [], self.rng
+        for number in range(int(rng.integers(1, 3))):
+            reach = radius * float(rng.uniform(0.6, 1.1)) * 0.8**number
+            angle += float(rng.normal(0, 0.5))
+            turn = rotation(float(rng.normal(0, self.config.bend)))
+            carrier = carrier.after(Affine.around(joint, turn, torch.zeros(2)))
+            direction = rotation(angle)[:, 0]
+            pose = Affine(reach * rotation(angle), joint + 0.8 * reach * direction)
+            shape = capsule(rng, 48) * reach
+            parts.append(self.cut_out(image, shape, pose, PlanarMotion((), carrier), max(8, round(2 * reach))))
+            joint = joint + 1.6 * reach * direction
+        return parts
+
+    def cut_out(self, image: Image.Image, shape: Field, pose: Affine, motion: PlanarMotion, side: int) -> Layer:
+        """A layer of a crop of an image inside an outline; `pose` maps the square [-1, 1] to source pixels."""
+        rgb = random_crop(image, self.rng, side)
+        return Layer(torch.cat((rgb, resized(shape, side))), pose.inverse(), motion, self.light())
 
     def light(self) -> float:
         """Brightness of a layer in the target relative to the source."""
         return self.config.jitter.layer_gain(self.rng)
 
     def scene(self) -> LayerStack:
-        """A background and cut-outs."""
+        """A background, cut-outs, and articulated bodies in the place of some cut-outs."""
         back = self.background()
         low, high = self.config.sprites
         count = int(self.rng.integers(low, high + 1))
-        return LayerStack([back, *(self.sprite(back.motion.affine) for _ in range(count))], self.size)
+        groups = [[self.sprite(back.motion.affine)] for _ in range(count)]
+        if self.config.bodies:
+            bodies = min(3, int(self.rng.poisson(self.config.bodies)))
+            groups[:bodies] = [self.body(back.motion.affine) for _ in range(bodies)]
+            self.rng.shuffle(groups)
+        return LayerStack([back, *chain.from_iterable(groups)], self.size)
+
+
+def resized(shape: Field, side: int) -> Float[Tensor, "1 side side"]:
+    """An outline at the resolution of a texture."""
+    return F.interpolate(torch.from_numpy(shape)[None, None], (side, side), mode="bilinear", align_corners=False)[0]
 
 
 @dataclass(frozen=True)
@@ -298,10 +332,14 @@ class LayeredPairs:
         """`layered_train` or `layered_val`."""
         return f"layered_{self.photographs.split}"
 
+    def scene(self, index: int, size: int) -> tuple[LayerStack, np.random.Generator]:
+        """Scene `index`, and the generator that its photometric jitter goes on with."""
+        rng = numpy_rng(self.name, self.seed, index)
+        return SceneSampler(self.photographs, self.config, rng, size).scene(), rng
+
     def pair(self, index: int, size: int) -> Example:
         """Pair `index`."""
-        rng = numpy_rng(self.name, self.seed, index)
-        scene = SceneSampler(self.photographs, self.config, rng, size).scene()
+        scene, rng = self.scene(index, size)
         first, owner = scene.draw("source")
         second, _ = scene.draw("target")
         target_xy = scene.target_positions(owner)

@@ -6,7 +6,7 @@ training can resume at any step with any number of workers.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.rng import generator, numpy_rng, seed_of
 
 Split = Literal["train", "val"]
+BatchT = TypeVar("BatchT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,13 @@ def stack(examples: Sequence[Example]) -> Batch:
     return Batch(torch.stack(sources), torch.stack(targets))
 
 
+@runtime_checkable
+class Indexed(Protocol[BatchT_co]):
+    """Batches by their step."""
+
+    def __getitem__(self, step: int, /) -> BatchT_co: ...
+
+
 @dataclass(frozen=True)
 class Stream:
     """The batches of a source in order, prefetched by background processes.
@@ -116,14 +125,18 @@ class Stream:
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches `start`, `start + 1`, ... before `stop`; infinite without `stop`."""
-        steps = range(start, 2**62 if stop is None else stop)
-        # Without a generator the loader would draw from the global one.
-        loader = DataLoader(
-            self,  # pyright: ignore[reportArgumentType]
-            batch_size=None,
-            sampler=steps,
-            num_workers=self.workers,
-            generator=generator("stream"),
-            persistent_workers=False,
-        )
-        return iter(loader)
+        return prefetch(self, range(start, 2**62 if stop is None else stop), self.workers)
+
+
+def prefetch(batches: Indexed[BatchT], steps: range, workers: int) -> Iterator[BatchT]:
+    """The batches of these steps, made ahead by background processes; by this one if there are none."""
+    # Without a generator the loader would draw from the global one.
+    loader = DataLoader(
+        batches,  # pyright: ignore[reportArgumentType]
+        batch_size=None,
+        sampler=steps,
+        num_workers=workers,
+        generator=generator("stream"),
+        persistent_workers=False,
+    )
+    return iter(loader)

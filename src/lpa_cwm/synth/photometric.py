@@ -1,10 +1,12 @@
-"""Photometric jitter between the two frames of a pair: brightness, color, shading, blur and noise."""
+"""Photometric jitter between the two frames of a pair: light, color, shadow, blur, noise and compression."""
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 
 Picture = Float[Tensor, "3 s s"]
@@ -28,6 +30,37 @@ def gaussian_blur(picture: Picture, sigma: float) -> Picture:
     return picture
 
 
+def soft_shadow(rng: np.random.Generator, side: int) -> Float[Tensor, "s s"]:
+    """Fraction of the light that is left under a half plane or an ellipse with a soft edge."""
+    ticks = torch.linspace(-1, 1, side)
+    angle, (x, y) = rng.uniform(0, 2 * np.pi), rng.uniform(-0.8, 0.8, 2)
+    across = (ticks - x) * np.cos(angle) + (ticks[:, None] - y) * np.sin(angle)
+    along = (ticks[:, None] - y) * np.cos(angle) - (ticks - x) * np.sin(angle)
+    if rng.random() < 0.5:
+        distance = across
+    else:
+        distance = 1 - ((across / rng.uniform(0.2, 0.8)) ** 2 + (along / rng.uniform(0.2, 0.8)) ** 2).sqrt()
+    return 1 - rng.uniform(0.15, 0.5) * torch.sigmoid(distance / rng.uniform(0.01, 0.2))
+
+
+def motion_blur(picture: Picture, angle: float, length: float) -> Picture:
+    """Mean of seven copies, shifted by whole pixels along a line of this length; the border is repeated."""
+    total = torch.zeros_like(picture)
+    for share in np.linspace(-0.5, 0.5, 7):
+        dx, dy = round(share * length * np.cos(angle)), round(share * length * np.sin(angle))
+        rows = (torch.arange(picture.shape[1]) + dy).clamp(0, picture.shape[1] - 1)
+        columns = (torch.arange(picture.shape[2]) + dx).clamp(0, picture.shape[2] - 1)
+        total += picture[:, rows][:, :, columns]
+    return total / 7
+
+
+def jpeg(frame: UInt8[Tensor, "3 s s"], quality: int) -> UInt8[Tensor, "3 s s"]:
+    """The frame after JPEG compression."""
+    file = io.BytesIO()
+    Image.fromarray(frame.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=quality)
+    return torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1).contiguous()
+
+
 @dataclass(frozen=True)
 class PhotometricJitter:
     """Amount of photometric change between two frames."""
@@ -44,6 +77,30 @@ class PhotometricJitter:
     """Probability that both frames are blurred; each frame is blurred in addition with half of it."""
     grain: float = 0.02
     """Maximum standard deviation of the noise of a frame."""
+    shadow: float = 0.0
+    """Probability that a frame has a soft shadow."""
+    motion_blur: float = 0.0
+    """Probability that a frame is blurred along a line, as by a moving camera."""
+    gamma: float = 0.0
+    """Standard deviation of the logarithm of the gamma of a frame."""
+    jpeg: float = 0.0
+    """Probability that both frames are compressed as JPEG."""
+
+    @classmethod
+    def strong(cls) -> "PhotometricJitter":
+        """Poor footage: exposure, shadows, motion blur and compression differ between the frames."""
+        return cls(
+            shade=0.08,
+            light=0.12,
+            tint=0.03,
+            slope=0.1,
+            blur=0.3,
+            grain=0.025,
+            shadow=0.3,
+            motion_blur=0.2,
+            gamma=0.08,
+            jpeg=0.6,
+        )
 
     def layer_gain(self, rng: np.random.Generator) -> float:
         """Brightness of a layer in the target relative to the source."""
@@ -58,14 +115,28 @@ class PhotometricJitter:
         return picture * torch.from_numpy(gain).float()[:, None, None] * ramp
 
     def apply(self, pair: tuple[Picture, Picture], rng: np.random.Generator) -> list[UInt8[Tensor, "3 s s"]]:
-        """Relight the second frame, blur both, add noise, and convert to bytes."""
+        """Relight the second frame, degrade both, add noise, convert to bytes, and compress."""
         both_sigma = rng.uniform(0.4, 1.0) if rng.random() < self.blur else 0.0
         frames = []
         for picture in (pair[0], self.relight(pair[1], rng)):
             own_sigma = rng.uniform(0.4, 1.2) if rng.random() < self.blur / 2 else 0.0
             sigma = float(np.hypot(both_sigma, own_sigma))
+            picture = self.degrade(picture, rng)
             sharp = gaussian_blur(picture, sigma) if sigma > 0 else picture
             noise = torch.Generator().manual_seed(int(rng.integers(2**62)))
             level = rng.uniform(0, self.grain)
             frames.append(to_uint8(sharp + level * torch.randn(sharp.shape, generator=noise)))
+        if self.jpeg and rng.random() < self.jpeg:
+            quality = int(rng.integers(30, 95))
+            frames = [jpeg(frame, quality) for frame in frames]
         return frames
+
+    def degrade(self, picture: Picture, rng: np.random.Generator) -> Picture:
+        """Gamma, shadow and motion blur of one frame; draws nothing where the probabilities are zero."""
+        if self.gamma:
+            picture = picture.clamp(0, 1) ** float(np.exp(rng.normal(0, self.gamma)))
+        if self.shadow and rng.random() < self.shadow:
+            picture = picture * soft_shadow(rng, picture.shape[-1])
+        if self.motion_blur and rng.random() < self.motion_blur:
+            picture = motion_blur(picture, rng.uniform(0, np.pi), picture.shape[-1] * rng.uniform(0.005, 0.03))
+        return picture

@@ -6,7 +6,7 @@ every pair costs ten times what cropping two frames does.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -34,6 +34,8 @@ SHORT_SIDE = 256
 THUMBNAIL = 32
 DECODED_ERROR = "a decoded clip", "remove it, and it is made again"
 ATTEMPTS = 10
+MIN_STILL_FRAMES = 8
+"""Shorter shots give no stills."""
 NUMBERED = re.compile(r"(?P<source>.*?)[-_ ]?(?P<number>\d+)")
 
 Pixels = UInt8[np.ndarray, "h w 3"]
@@ -156,6 +158,20 @@ def group_of(clip: str) -> str:
     """
     match = NUMBERED.fullmatch(clip)
     return f"{match['source']} {int(match['number']) // 10}" if match else clip
+
+
+def video_stills(shots: Iterable[Shot], split: Split, folder: Path) -> tuple[Path, ...]:
+    """Two frames of each shot of this split as PNG files, which can be used like photographs."""
+    for shot in shots:
+        if split_of(group_of(shot.clip)) != split or shot.stop - shot.start < MIN_STILL_FRAMES:
+            continue
+        for share in (0.25, 0.75):
+            number = int(shot.start + share * (shot.stop - shot.start))
+            path = folder / f"{shot.clip}_{number}.png"
+            if not path.exists():
+                with atomic_write(path) as aside:
+                    Image.fromarray(np.array(memmap(shot.frames)[number])).save(aside)
+    return tuple(data_files(folder, "*.png"))
 
 
 def difference(first: Pixels, second: Pixels) -> float:

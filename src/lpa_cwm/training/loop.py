@@ -1,14 +1,17 @@
 """The training loop of all networks: schedule, averaged weights, checkpoint, log; it resumes bit-exactly."""
 
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
@@ -16,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from lpa_cwm.files import atomic_write, exclusive, pin_settings
 from lpa_cwm.io.checkpoints import check_state_dict, load_plain
 from lpa_cwm.progress import progress
+from lpa_cwm.training.processes import Processes
 from lpa_cwm.validation import parse_json, read_text, reading, structure
 
 CHECKPOINT, LOG, SETTINGS = "checkpoint.pt", "log.jsonl", "settings.json"
@@ -33,7 +37,19 @@ class StepLoss:
 
     loss: Tensor
     shown: dict[str, float]
-    """Values by name; the log has their mean over the steps between two lines."""
+    """Values by name; the log has the mean of each over the steps between two lines that have it."""
+
+
+@dataclass(frozen=True)
+class StopSchedule:
+    """The last step, and the steps before it over which the rate falls to zero; may change when a run is resumed."""
+
+    steps: int
+    cooldown: int
+
+    def factor(self, step: int) -> float:
+        """Linear cooldown (warmup-stable-decay, Hu et al., 2024)."""
+        return min(1.0, (self.steps - step) / max(self.cooldown, 1))
 
 
 @dataclass
@@ -56,10 +72,12 @@ class TrainingLoop(Generic[NetworkT]):
     """Gradients are scaled down to this norm (Pascanu et al., 2013)."""
     ema_rate: float | None = None
     """Smallest rate of the averaged weights; None keeps no average."""
+    processes: Processes = field(default_factory=Processes)
+    """Each has its own batches; all take the same steps, and the first one writes."""
     step: int = 0
     """Steps done."""
     cpu_seconds: float = 0.0
-    """CPU time of these steps."""
+    """CPU time of these steps, of all processes."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further values for the checkpoint."""
     average: AveragedModel | None = field(init=False, default=None)
@@ -83,7 +101,8 @@ class TrainingLoop(Generic[NetworkT]):
         `evaluate()` further values for a line of the log.
         """
         pin_settings(self.out / SETTINGS, self.settings)
-        with exclusive(self.out / SETTINGS, "trains"):
+        # The first process holds the folder for all of them.
+        with exclusive(self.out / SETTINGS, "trains") if self.processes.is_first else nullcontext():
             self.restore()
             self._train(batches, loss_of, evaluate)
 
@@ -93,16 +112,18 @@ class TrainingLoop(Generic[NetworkT]):
         loss_of: Callable[[int, BatchT], StepLoss],
         evaluate: Callable[[], LogRecord],
     ) -> None:
-        log = TrainingLog(self.out / LOG, self.step)
+        first = self.processes.is_first
+        log = TrainingLog(self.out / LOG, self.step) if first else None
         shown: list[dict[str, float]] = []
         remaining = batches(self.step, self.steps)
-        for batch in progress(remaining, self.steps - self.step, self.out.name):
+        for batch in progress(remaining, self.steps - self.step, self.out.name, quiet=not first):
             rate = float(self.scheduler.get_last_lr()[0])
             shown.append(self.update(batch, loss_of))
             if self.step % self.save_every == 0 or self.step == self.steps:
-                log.write({"step": self.step, **mean_values(shown), "rate": rate, **evaluate()})
+                if log is not None:
+                    log.write({"step": self.step, **mean_values(shown), "rate": rate, **evaluate()})
+                    save_checkpoint(self.out / CHECKPOINT, self.state_dict())
                 shown.clear()
-                save_checkpoint(self.out / CHECKPOINT, self.state_dict())
 
     def update(self, batch: BatchT, loss_of: Callable[[int, BatchT], StepLoss]) -> dict[str, float]:
         """One step of the optimizer, the schedule and the average."""
@@ -110,13 +131,17 @@ class TrainingLoop(Generic[NetworkT]):
         result = loss_of(self.step, batch)
         self.optimizer.zero_grad()
         result.loss.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.max_norm)
-        self.optimizer.step()
+        self.processes.average_gradients(self.network.parameters())
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.max_norm)
+        # One batch whose gradient overflows must not destroy the weights.
+        if bool(norm.isfinite()):
+            self.optimizer.step()
         self.scheduler.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
         self.step += 1
-        self.cpu_seconds += time.process_time() - begin
+        # All processes do the same work.
+        self.cpu_seconds += (time.process_time() - begin) * self.processes.count
         return result.shown
 
     def resume(self) -> None:
@@ -166,8 +191,13 @@ def ema_update(min_rate: float) -> Callable[[Sequence[Tensor], Sequence[Tensor],
 
 
 def mean_values(records: Sequence[dict[str, float]]) -> LogRecord:
-    """Mean of each value."""
-    return {name: sum(record[name] for record in records) / len(records) for name in records[0]}
+    """Mean of each value over the records that have it; NaN counts as absent."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in record.items():
+            if not math.isnan(value):
+                values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -188,6 +218,13 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
         if not 0 <= state["step"] < MOST_STEPS or not state["cpu_seconds"] >= 0:
             raise ValueError(f"it is of step {state['step']}")
     return state
+
+
+def save_weights(network: nn.Module, path: Path, dtype: torch.dtype | None = None) -> None:
+    """Write the weights of a network as safetensors, in another precision if one is given."""
+    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in network.state_dict().items()}
+    with atomic_write(path) as aside:
+        save_file(tensors, aside)
 
 
 class TrainingLog:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save_file
 from torch import Tensor
 
-from lpa_cwm.files import atomic_write
 from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.rng import generator, numpy_rng, seed_of
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pairs import Batch, Example, PairSource, Stream
-from lpa_cwm.training.loop import LogRecord, StepLoss, TrainingLoop
+from lpa_cwm.training.loop import LogRecord, StepLoss, StopSchedule, TrainingLoop, save_weights
 from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.render import WarpMixture, per_motion_warps
 from lpa_cwm.worlds.layered.world import FILE, LayeredMotionNetwork, visible_pixels
@@ -92,18 +90,6 @@ class WorldTraining:
         fraction = self.min_visible + (self.max_visible - self.min_visible) * torch.rand((), generator=draw)
         orders = [torch.randperm(patches, generator=draw) for _ in range(batch)]
         return torch.stack(orders)[:, : max(4, int(fraction * patches))]
-
-
-@dataclass(frozen=True)
-class StopSchedule:
-    """The last step, and the steps before it over which the rate falls to zero; may change when a run is resumed."""
-
-    steps: int
-    cooldown: int
-
-    def factor(self, step: int) -> float:
-        """Linear cooldown (warmup-stable-decay, Hu et al., 2024)."""
-        return min(1.0, (self.steps - step) / max(self.cooldown, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +207,3 @@ def init_world_network(weights: Path | None = None) -> LayeredMotionNetwork:
     if weights is not None:
         load_weights(network, weights, "a file of weights of the compact world model", "give another --init")
     return network
-
-
-def save_weights(network: LayeredMotionNetwork, path: Path) -> None:
-    """Write weights as safetensors."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-    with atomic_write(path) as aside:
-        save_file(tensors, aside)

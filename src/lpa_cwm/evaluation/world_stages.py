@@ -1,0 +1,213 @@
+"""Evaluation of world models by stage: matches, motions, candidates, endpoints; and the error of the prediction."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.decode import localize
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.evaluation_pairs import EvaluationPair, EvaluationPoints
+from lpa_cwm.geometry import HW, center_of, index_of, patch_centers, patch_of
+from lpa_cwm.masks import mask_pixels, random_masks
+from lpa_cwm.protocols import WorldModel
+from lpa_cwm.registry import load_world
+from lpa_cwm.responses import Responses
+from lpa_cwm.types import Candidates
+from lpa_cwm.worlds.layered.render import source_positions
+from lpa_cwm.worlds.layered.world import LayeredMotionFactual, LayeredMotionScene, LayeredMotionWorld
+from lpa_cwm.worlds.learned.densify import at_quarters
+from lpa_cwm.worlds.learned.network import LearnedScene
+from lpa_cwm.worlds.learned.world import LearnedFactual, LearnedWorld
+
+RECALL_RADIUS = 4.0
+"""A match or motion is right if it leads this close to the truth, in pixels."""
+DELTA_THRESHOLDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Of TAP-Vid's position accuracy (Doersch et al. 2022), in pixels of the working size."""
+RATES = ("match_recall", "motion_recall", "right_motion_weight", "delta")
+"""Figures that are means as they are; the errors are divided by the mean motion."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrigins:
+    """Where the stages of a world model say that target points come from, in the source."""
+
+    matches: Float[Tensor, "n k 2"]
+    """By the match hypotheses of their patches."""
+    motions: Float[Tensor, "m n q 2"]
+    """By the motions of their cells under each mask."""
+    weight: Float[Tensor, "m n q"]
+    """Of these motions."""
+
+    def errors(self, xy: Float[Tensor, "n 2"]) -> dict[str, Float[Tensor, "n"]]:
+        """Errors if all later stages chose best, and how often the truth is among what a stage offers."""
+        match = (self.matches - xy[:, None]).norm(dim=-1).amin(-1)
+        motion = (self.motions - xy[:, None]).norm(dim=-1)
+        chosen = motion.gather(-1, self.weight.argmax(-1, keepdim=True))[..., 0]
+        right = motion < RECALL_RADIUS
+        return {
+            "match_recall": (match < RECALL_RADIUS).float(),
+            "motion_recall": right.any(-1).float().mean(0),
+            "right_motion_weight": (self.weight * right).sum(-1).mean(0),
+            "best_match": match,
+            "best_motion": motion.amin(-1).mean(0),
+            "chosen_motion": chosen.mean(0),
+        }
+
+
+def cell_of(xy: Float[Tensor, "n 2"], hw: HW, patch: int) -> Int[Tensor, "n"]:
+    """Raster number of the patch that holds each point."""
+    place = patch_of(xy, hw, patch)
+    return place[:, 1] * (hw[1] // patch) + place[:, 0]
+
+
+def layered_origins(
+    scene: LayeredMotionScene, factual: LayeredMotionFactual, end: Float[Tensor, "n 2"], patch: int
+) -> StageOrigins:
+    """Origins by the stages of the compact world model."""
+    hw = factual.mixture.hw
+    matches = end[:, None] + scene.matches.hypotheses.offset[0, cell_of(end, hw, patch)]
+    column, row = index_of(end, hw).unbind(-1)
+    field = source_positions(factual.mixture.motions, hw)[:, :, row, column]
+    motions = field + end - center_of(torch.stack((column, row), dim=-1))
+    weight = factual.mixture.weight[:, :, row, column]
+    return StageOrigins(matches, rearrange(motions, "m q n d -> m n q d"), rearrange(weight, "m q n -> m n q"))
+
+
+def learned_origins(
+    scene: LearnedScene, factual: LearnedFactual, end: Float[Tensor, "n 2"], patch: int
+) -> StageOrigins:
+    """Origins by the stages of the learned world model, whose motions are weighted by the quarters of a cell."""
+    hw = scene.source.hw
+    cell = cell_of(end, hw, patch)
+    right, below = (end >= patch_centers(hw, patch)[cell]).long().unbind(-1)
+    quarter = 2 * below + right
+    matches = end[:, None] + scene.matches.offset[0, cell]
+    motions = end[:, None] + at_quarters(factual.motions)[:, cell, quarter]
+    return StageOrigins(matches, motions, factual.motions.weight[:, cell, quarter])
+
+
+def stage_errors(world: WorldModel, scene: Any, factual: Any, points: EvaluationPoints) -> dict[str, Tensor]:
+    """Errors of the stages before the response; none for world models without such stages."""
+    if isinstance(world, LayeredMotionWorld):
+        return layered_origins(scene, factual, points.end, world.patch).errors(points.xy)
+    if isinstance(world, LearnedWorld):
+        return learned_origins(scene, factual, points.end, world.patch).errors(points.xy)
+    return {}
+
+
+def tracking_errors(response: Responses, points: EvaluationPoints, config: TrackerConfig) -> dict[str, Tensor]:
+    """Endpoint errors of the mean candidate, the best candidate and the uniform aggregate; response strength."""
+    candidates = Candidates.of(response)
+    masks = response.shape[1]
+    single = (candidates.peak - points.end[:, None]).norm(dim=-1)
+    endpoint = localize(response.aggregate(torch.full(response.shape, 1 / masks)), config)
+    uniform = (endpoint - points.end).norm(dim=-1)
+    return {
+        "single": single.mean(1),
+        "best": single.amin(1),
+        "uniform": uniform,
+        "delta": (uniform[:, None] < uniform.new_tensor(DELTA_THRESHOLDS)).float().mean(1),
+        "strength": candidates.strength.mean(1),
+    }
+
+
+@dataclass
+class ErrorAccumulator:
+    """Measurements by point and by pair."""
+
+    error: float = 0.0
+    copy_error: float = 0.0
+    rows: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(self, **values: Tensor) -> None:
+        """One value per point."""
+        for name, value in values.items():
+            self.rows.setdefault(name, []).append(value)
+
+    def figures(self, visibility_threshold: float) -> dict[str, float]:
+        """Means over visible points; endpoint errors are relative to the mean motion."""
+        result = {"hidden_error_over_copy": self.error / self.copy_error} if self.copy_error else {}
+        if not self.rows:
+            return result
+        column = {name: torch.cat(values) for name, values in self.rows.items()}
+        seen = column.pop("visible").bool()
+        strength = column.pop("strength")
+        motion = column.pop("motion")[seen].mean().item()
+        for name, value in column.items():
+            mean = value[seen].mean().item()
+            result |= {name: mean} if name in RATES else {f"{name}_over_motion": mean / motion}
+        if "uniform" in column:
+            result["median_error"] = column["uniform"][seen].median().item()
+        shown, gone = ((strength[rows] >= visibility_threshold).double().mean().item() for rows in (seen, ~seen))
+        return result | {"visibility": (shown + 1 - gone) / 2, "motion": motion, "points": float(seen.sum())}
+
+
+def hidden_error(world: WorldModel, scene: Any, factual: Any, pair: EvaluationPair) -> tuple[float, float]:
+    """Mean squared error on hidden pixels, of the prediction and of a copy of the source."""
+    if not isinstance(world, LayeredMotionWorld | LearnedWorld):
+        return 0.0, 0.0
+    hidden = mask_pixels(factual.hidden, pair.source.shape[-1] // world.patch, world.patch)[:, None]
+    errors = []
+    for picture in (world.predict(scene, factual), pair.source):
+        errors.append(((picture - pair.target).square() * hidden).sum() / (3 * hidden.sum()))
+    return errors[0].item(), errors[1].item()
+
+
+@torch.no_grad()
+def evaluate_world(
+    world: WorldModel, pairs: Iterable[EvaluationPair], config: TrackerConfig | None = None
+) -> dict[str, float]:
+    """Figures of a world model on some pairs, with its own settings if none are given."""
+    config = config or world.defaults
+    accumulator = ErrorAccumulator()
+    for pair in pairs:
+        scene = world.observe(world.describe(pair.source), world.describe(pair.target))
+        patches = (pair.source.shape[-2] // world.patch) * (pair.source.shape[-1] // world.patch)
+        factual = world.imagine(scene, random_masks(config.masks, patches, "evaluate", *pair.identity))
+        error, copy_error = hidden_error(world, scene, factual, pair)
+        accumulator.error += error
+        accumulator.copy_error += copy_error
+        points = pair.points
+        if points is None or len(points.xy) == 0:
+            continue
+        response = world.intervene(scene, factual, points.xy)
+        if not isinstance(response, Responses):
+            response = Responses.from_dense(response, world.patch)
+        motion = (points.end - points.xy).norm(dim=-1)
+        measured = stage_errors(world, scene, factual, points) | tracking_errors(response, points, config)
+        accumulator.add(visible=points.visible, motion=motion, **measured)
+    return accumulator.figures(config.visibility_threshold)
+
+
+def open_world(text: str) -> WorldModel:
+    """A world model by its name, or NAME:FILE with other weights."""
+    name, _, file = text.partition(":")
+    if not file:
+        return load_world(name)
+    loaders = {"compact": LayeredMotionWorld.load, "learned": LearnedWorld.load}
+    if name not in loaders:
+        raise InputError(f"{text!r} gives weights to {name!r}; only {' and '.join(loaders)} take other weights.")
+    return loaders[name](Path(file))
+
+
+def figures_table(columns: dict[str, dict[str, float]]) -> str:
+    """Figures side by side, one column for each source and world model."""
+    names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
+    lines = ["| figure | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name in names:
+        values = [figures.get(name, math.nan) for figures in columns.values()]
+        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(format_figure(value) for value in values) + " |")
+    return "\n".join(lines)
+
+
+def format_figure(value: float) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,151 @@
+"""Losses of the learned world model: matching, choice among matches, motion and colors of what is hidden."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lpa_cwm.geometry import patch_centers
+from lpa_cwm.training.flow_batches import FlowBatch
+from lpa_cwm.training.loop import StepLoss
+from lpa_cwm.worlds.learned.densify import Motions, at_quarters
+from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
+from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene, visible_patches
+from lpa_cwm.worlds.learned.reliability import take
+from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
+
+WEIGHTS = {"match": 0.5, "choice": 0.5, "motion": 1.0, "color": 1.2}
+"""Of the terms; the color term also counts in proportion to the natural pairs of a batch."""
+MAX_DEVIATION = 3.0
+"""A patch moves as a whole if the flow of its quarters differs from their mean by less than this, in pixels."""
+MAX_MATCH_ERROR = 3.0
+"""A match is right if it is nearer to the truth than this, in pixels."""
+RECALL_RADIUS, RECALL_MOTION = 4.0, 4.0
+"""The logged recall counts matches within this error, of patches that move further than this, in pixels."""
+MAX_LOGGED_ERROR = 32.0
+"""Larger errors of the motion count as this in the log, in pixels."""
+UNIFORM_DENSITY = 1 / 128**2
+"""Density of the mixture's uniform component, per square pixel."""
+COLOR_STD = 0.05
+"""Standard deviation of a color in the likelihood of the mixture of warps."""
+MAX_COLOR_NLL = 10.0
+"""Negative log-likelihood of the uniform component: bounds the loss of a pixel that nothing predicts."""
+
+
+def by_quarters(values: Tensor) -> Tensor:
+    """Values at the centers of squares of four pixels, [b h4 w4 ...], as four per patch, [b p 4 ...]."""
+    return rearrange(values, "b (i u) (j v) ... -> b (i j) (u v) ...", u=2, v=2)
+
+
+def patch_flow(batch: FlowBatch) -> tuple[Float[Tensor, "b p 2"], Bool[Tensor, "b p"]]:
+    """Mean flow of each patch, and whether the patch is visible and moves as a whole."""
+    quarters, visible = by_quarters(batch.flow), by_quarters(batch.visible).all(-1)
+    flow = quarters.mean(2)
+    rigid = (quarters - flow[:, :, None]).abs().amax((-2, -1)) < MAX_DEVIATION
+    return flow, visible & rigid & batch.known[:, None]
+
+
+def match_loss(logits: Float[Tensor, "b p s"], batch: FlowBatch) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the true origin of a patch among all source positions (InfoNCE, van den Oord et al. 2018).
+
+    Labels are bilinear, because the truth lies between positions. Also returns the accuracy of the best position.
+    """
+    flow, asked = patch_flow(batch)
+    size = batch.source.shape[-1]
+    side = size // STRIDE
+    place = (patch_centers((size, size), PATCH, flow.device) + flow - PATCH / 2) / STRIDE
+    asked = asked & (place >= 0).all(-1) & (place <= side - 2).all(-1)
+    logits, place = logits[asked], place[asked]
+    log_prob = logits.log_softmax(-1)
+    low = place.floor().clamp(max=side - 3)
+    high_share = place - low
+    total = logits.new_zeros(())
+    for dx, dy in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        weight = (high_share if dx else 1 - high_share)[:, 0] * (high_share if dy else 1 - high_share)[:, 1]
+        index = ((low[:, 1] + dy) * side + low[:, 0] + dx).long()
+        total = total - (weight * log_prob.gather(1, index[:, None])[:, 0]).sum()
+    best = logits.argmax(-1)
+    found = torch.stack((best % side, best // side), dim=-1)
+    return total / max(len(place), 1), ((found - place).norm(dim=-1) < 1.0).float().mean()
+
+
+def choice_loss(
+    scene: LearnedScene, visible: Int[Tensor, "b m n"], logit: Float[Tensor, "bm n k"], batch: FlowBatch
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the right match of a visible patch, or of none; and the recall of the matches."""
+    flow, whole = patch_flow(batch)
+    # A patch on a motion boundary has no right answer; of a patch that the source does not show, no match is right.
+    occluded = ~by_quarters(batch.visible).any(-1)
+    asked = (whole | occluded) & batch.known[:, None]
+    flow, whole, asked = (take(values, visible.flatten(1)[:, None]) for values in (flow, whole, asked))
+    error, nearest = (scene.matches.offset - flow[:, :, None]).norm(dim=-1).min(-1)
+    label = torch.where(whole & (error < MAX_MATCH_ERROR), nearest, logit.shape[-1])
+    loss = F.cross_entropy(F.pad(logit, (0, 1)).flatten(0, 1), label.flatten(), reduction="none")
+    moving = whole & (flow.norm(dim=-1) > RECALL_MOTION)
+    recall = (error[moving] < RECALL_RADIUS).float().mean()
+    return (loss * asked.flatten()).sum() / asked.sum().clamp(min=1), recall
+
+
+def motion_loss(motions: Motions, hidden: Bool[Tensor, "b m p"], batch: FlowBatch) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihood of the flow of hidden quarters of cells under the mixture of motions.
+
+    Also returns the mean error of the motion with the largest weight.
+    """
+    masks = hidden.shape[1]
+    flow, visible = (by_quarters(values).repeat_interleave(masks, 0) for values in (batch.flow, batch.visible))
+    asked = (hidden & batch.known[:, None, None]).flatten(0, 1)[..., None].expand_as(visible)
+    error = (at_quarters(motions) - flow[:, :, :, None]).square().sum(-1).add(1e-4).sqrt()
+    scale = motions.scale[:, :, None]
+    # A component's density falls exponentially with the error: exp(-r / s) / (2 pi s^2).
+    log_density = -error / scale - 2 * scale.log() - math.log(2 * math.pi)
+    absent = (1 - motions.weight.sum(-1)).clamp(min=1e-5)
+    components = motions.weight.clamp(min=1e-6).log() + log_density
+    components = torch.cat((components, (absent * UNIFORM_DENSITY).log()[..., None]), dim=-1)
+    nll = torch.where(visible, -components.logsumexp(-1), -absent.log())
+    chosen = error.gather(-1, motions.weight.argmax(-1, keepdim=True))[..., 0]
+    seen = asked & visible
+    mean_error = (chosen.clamp(max=MAX_LOGGED_ERROR) * seen).sum() / seen.sum().clamp(min=1)
+    return (nll * asked).sum() / asked.sum().clamp(min=1), mean_error
+
+
+def color_loss(motions: Motions, hidden: Bool[Tensor, "b m p"], batch: FlowBatch, rows: Int[Tensor, "r"]) -> Tensor:
+    """Negative log-likelihood of the colors of hidden pixels under the mixture of warps, for some pairs."""
+    masks, hw = hidden.shape[1], (batch.source.shape[-2], batch.source.shape[-1])
+    which = (rows[:, None] * masks + torch.arange(masks, device=rows.device)).flatten()
+    part = Motions(*(getattr(motions, name)[which] for name in ("offset", "linear", "weight", "scale", "color")))
+    source, target = (frames[rows].repeat_interleave(masks, 0) for frames in (batch.source, batch.target))
+    wanted = rearrange(target, "m c (i u) (j v) -> m (i j) (u v) c", u=PATCH, v=PATCH)
+    inpainted = part.color[:, :, None, None].expand(-1, -1, PATCH**2, -1, -1)
+    colors = torch.cat((warps(source, origins(part, hw)), inpainted), dim=3)
+    weight = pixel_weights(part)
+    weight = torch.cat((weight, 1 - weight.sum(-1, keepdim=True)), dim=-1).clamp(min=1e-5)
+    fit = weight.log() - (colors - wanted[:, :, :, None]).square().sum(-1) / (2 * COLOR_STD**2)
+    nll = -torch.cat((fit, torch.full_like(fit[..., :1], -MAX_COLOR_NLL)), dim=-1).logsumexp(-1)
+    asked = hidden[rows].flatten(0, 1)[..., None].expand_as(nll)
+    return (nll * asked).sum() / asked.sum().clamp(min=1)
+
+
+def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "b m p"]) -> StepLoss:
+    """The weighted sum of all terms; the log also shows accuracy and recall of matches and the error of motions."""
+    source, target = network.describe(batch.source), network.describe(batch.target, context=False)
+    logits = network.correlation(source, target)
+    match, accuracy = match_loss(logits, batch)
+    # Only patches that some mask shows are matched: row r of the scene is the r-th entry of `visible`.
+    visible, valid = visible_patches(hidden)
+    scene = network.observe(source, target, logits.detach(), visible.flatten(1))
+    rows = torch.arange(visible[0].numel(), device=visible.device).view(1, *visible.shape[1:]).expand_as(visible)
+    reading = network.read(scene, rows, valid)
+    choice, recall = choice_loss(scene, visible, reading.logit, batch)
+    motion, error = motion_loss(reading.motions, hidden, batch)
+    terms = {"match": match, "choice": choice, "motion": motion}
+    unknown = (~batch.known).nonzero()[:, 0]
+    scale = dict.fromkeys(terms, 1.0)
+    if len(unknown):
+        terms["color"] = color_loss(reading.motions, hidden, batch, unknown)
+        scale["color"] = len(unknown) / len(batch.known)
+    total = torch.stack([WEIGHTS[name] * scale[name] * value for name, value in terms.items()]).sum()
+    logged = terms | {"match_accuracy": accuracy, "match_recall": recall, "motion_error": error}
+    return StepLoss(total, {name: value.item() for name, value in logged.items()})
