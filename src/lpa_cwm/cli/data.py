@@ -12,7 +12,6 @@ from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, in
 from lpa_cwm.cli.world_options import SourceOptions, SplitOption
 from lpa_cwm.presets import PRESETS
 from lpa_cwm.registry import fingerprint
-from lpa_cwm.rng import seed_of
 
 if TYPE_CHECKING:
     from lpa_cwm.synth.pair_shards import FlowSource
@@ -80,6 +79,7 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
 
         from lpa_cwm.files import pin_settings
         from lpa_cwm.progress import progress
+        from lpa_cwm.rng import seed_of
         from lpa_cwm.synth.pair_shards import SHARD_PAIRS, write_shards
 
         # Pairs are small: more threads would only get in each other's way.

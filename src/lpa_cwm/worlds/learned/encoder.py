@@ -40,7 +40,7 @@ class Description:
 
 
 class ChannelNorm(nn.LayerNorm):
-    """KernelAttentionLayer normalization over the channels of every pixel."""
+    """Layer normalization (Ba et al. 2016) over the channels of every pixel."""
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

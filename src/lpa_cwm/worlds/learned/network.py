@@ -16,7 +16,7 @@ from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, take
 
 @dataclass(frozen=True)
 class LearnedSizes:
-    """LearnedSizes of the network; the defaults are those of the weights in the package."""
+    """Sizes of the network; the defaults are those of the bundled weights."""
 
     descriptor: int = 64
     context: int = 24
