@@ -1,7 +1,12 @@
 """The training loop: checkpoints, logs, averaged weights, and schedules that may change between the parts of a run."""
 
+import math
+import threading
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.training.loop import (
@@ -10,9 +15,11 @@ from lpa_cwm.training.loop import (
     TrainingLoop,
     ema_update,
     load_checkpoint,
+    mean_values,
     read_log,
     save_checkpoint,
 )
+from lpa_cwm.training.processes import Processes, joined_processes
 
 
 def loop(out, steps=6, save_every=2, rate_factor=lambda step: 1 / (step + 1), **settings):
@@ -129,3 +136,68 @@ def test_the_average_begins_at_the_weights(tmp_path):
     assert torch.equal(one.averaged.weight, one.network.weight)
     two = train(loop(tmp_path, steps=2, save_every=1))
     assert not torch.equal(two.averaged.weight, two.network.weight)
+
+
+def test_values_that_some_steps_lack_are_averaged_over_the_others():
+    records = [{"a": 1.0, "b": 4.0}, {"a": 2.0}, {"a": math.nan, "b": 6.0, "c": math.nan}]
+    assert mean_values(records) == {"a": 1.5, "b": 5.0}
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path):
+    one = train(loop(tmp_path, steps=1))
+    before = {name: value.clone() for name, value in one.network.state_dict().items()}
+    one.update(0, lambda step, batch: StepLoss(one.network.weight.sum() * math.inf, {}))
+    assert all(torch.equal(value, before[name]) for name, value in one.network.state_dict().items())
+    assert one.step == 2
+    one.update(1, loss_of(one))
+    assert not torch.equal(one.network.weight, before["weight"])
+
+
+def rank_loss(network, step, rank):
+    """A loss that each process has on its own data; the bias is used by the first process only."""
+    inputs = torch.rand(4, 3, generator=torch.Generator().manual_seed(10 * step + rank))
+    return (torch.nn.functional.linear(inputs, network.weight) + (network.bias if rank == 0 else 0)).square().mean()
+
+
+def test_two_processes_give_what_one_gives_with_the_gradients_of_both_halves(tmp_path):
+    """Both ranks run as threads, with gloo between them."""
+    store, loops = dist.HashStore(), [loop(tmp_path / "both") for _ in range(2)]
+
+    def run(rank):
+        own = loops[rank]
+        own.processes = Processes(rank, 2, dist.ProcessGroupGloo(store, rank, 2))
+
+        def loss(step, batch):
+            value = rank_loss(own.network, step, rank)
+            return StepLoss(value, {"loss": value.item()})
+
+        own.run(range, loss)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    alone = loop(tmp_path / "alone")
+
+    def mean_loss(step, batch):
+        return StepLoss((rank_loss(alone.network, step, 0) + rank_loss(alone.network, step, 1)) / 2, {})
+
+    alone.run(range, mean_loss)
+    for name, value in alone.network.state_dict().items():
+        torch.testing.assert_close(loops[0].network.state_dict()[name], value)
+        assert torch.equal(loops[0].network.state_dict()[name], loops[1].network.state_dict()[name])
+    # The first process alone writes.
+    assert [record["step"] for record in read_log(tmp_path / "both/log.jsonl")] == [2, 4, 6]
+
+
+def test_a_process_is_alone_unless_the_environment_says_otherwise(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with joined_processes() as alone:
+        assert alone == replace(alone, rank=0, count=1, group=None)
+    for rank, count in (("2", "2"), ("x", "2"), ("-1", "1")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", count)
+        with pytest.raises(InputError, match="torchrun"), joined_processes():
+            pass

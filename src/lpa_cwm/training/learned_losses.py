@@ -13,7 +13,7 @@ from lpa_cwm.training.flow_batches import FlowBatch
 from lpa_cwm.training.loop import StepLoss
 from lpa_cwm.worlds.learned.densify import Motions, at_quarters
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
-from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene, visible_patches
+from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
 from lpa_cwm.worlds.learned.reliability import take
 from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
 
@@ -73,15 +73,19 @@ def match_loss(logits: Float[Tensor, "b p s"], batch: FlowBatch) -> tuple[Tensor
 
 
 def choice_loss(
-    scene: LearnedScene, visible: Int[Tensor, "b m n"], logit: Float[Tensor, "bm n k"], batch: FlowBatch
+    offset: Float[Tensor, "b mn k 2"], visible: Int[Tensor, "b m n"], logit: Float[Tensor, "bm n k"], batch: FlowBatch
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the right match of a visible patch, or of none; and the recall of the matches."""
+    """Cross-entropy of the right match of a visible patch, or of none; and the recall of the matches.
+
+    `offset` are the matches of the patches `visible`.
+    """
     flow, whole = patch_flow(batch)
     # A patch on a motion boundary has no right answer; of a patch that the source does not show, no match is right.
     occluded = ~by_quarters(batch.visible).any(-1)
     asked = (whole | occluded) & batch.known[:, None]
-    flow, whole, asked = (take(values, visible.flatten(1)[:, None]) for values in (flow, whole, asked))
-    error, nearest = (scene.matches.offset - flow[:, :, None]).norm(dim=-1).min(-1)
+    rows = visible.flatten(1)
+    flow, whole, asked = take(flow, rows[:, None]), whole.gather(1, rows), asked.gather(1, rows)
+    error, nearest = (offset - flow[:, :, None]).norm(dim=-1).min(-1)
     label = torch.where(whole & (error < MAX_MATCH_ERROR), nearest, logit.shape[-1])
     loss = F.cross_entropy(F.pad(logit, (0, 1)).flatten(0, 1), label.flatten(), reduction="none")
     moving = whole & (flow.norm(dim=-1) > RECALL_MOTION)
@@ -138,7 +142,7 @@ def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "
     scene = network.observe(source, target, logits.detach(), visible.flatten(1))
     rows = torch.arange(visible[0].numel(), device=visible.device).view(1, *visible.shape[1:]).expand_as(visible)
     reading = network.read(scene, rows, valid)
-    choice, recall = choice_loss(scene, visible, reading.logit, batch)
+    choice, recall = choice_loss(scene.matches.offset, visible, reading.logit, batch)
     motion, error = motion_loss(reading.motions, hidden, batch)
     terms = {"match": match, "choice": choice, "motion": motion}
     unknown = (~batch.known).nonzero()[:, 0]

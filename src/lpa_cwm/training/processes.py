@@ -5,15 +5,25 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
 
 TIMEOUT = timedelta(hours=1)
 """How long a process waits for the others, which may be slow to start or share their cores."""
+
+
+@runtime_checkable
+class GradientReducer(Protocol):
+    """A process group of torch."""
+
+    def allreduce(self, tensors: list[Tensor], /) -> Any:
+        """Begin to replace tensors by their sums over the processes; the result has `wait()`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,7 @@ class Processes:
 
     rank: int = 0
     count: int = 1
-    group: dist.ProcessGroup | None = None
+    group: GradientReducer | None = None
 
     @property
     def is_first(self) -> bool:
