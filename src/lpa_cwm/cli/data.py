@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import Positional
 
-from lpa_cwm.cli.options import JsonOption, PresetOption, ScoreModelOption, ShardOption, WorkerOptions, WorldOption
+from lpa_cwm.cli.options import (
+    JsonOption,
+    PresetOption,
+    ScoreModelOption,
+    ShardOption,
+    SourceOptions,
+    SplitOption,
+    WorkerOptions,
+    WorldOption,
+)
 from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, integer, one_of, out_file
-from lpa_cwm.cli.world_options import SourceOptions, SplitOption
 from lpa_cwm.presets import PRESETS
 from lpa_cwm.registry import fingerprint
 

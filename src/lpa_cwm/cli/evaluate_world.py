@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
-from lpa_cwm.cli.options import DataOptions, JsonOption
-from lpa_cwm.cli.values import Count, InPath, Name, Pixels
-from lpa_cwm.cli.world_options import FramePair, SourceOptions
+from lpa_cwm.cli.options import DataOptions, JsonOption, SourceOptions
+from lpa_cwm.cli.values import Count, FramePair, InPath, Name, Pixels
 
 if TYPE_CHECKING:
     from lpa_cwm.evaluation.evaluation_pairs import EvaluationPair

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lpa_cwm.cli.values import (
     Count,
     Device,
     InPath,
     Name,
+    Natural,
+    OutFolder,
     Part,
     Positive,
+    Rate,
     ScoreModel,
     Steps,
     Text,
@@ -22,6 +26,14 @@ from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.sharding import Shard
+
+if TYPE_CHECKING:
+    from lpa_cwm.simulator.clip import SimulatedPairs
+    from lpa_cwm.synth.pairs import Split
+    from lpa_cwm.synth.video_pairs import VideoPairs
+
+SIMULATED = {"movi": "simulated", "hard": "simulated_hard"}
+"""Names of the sources of simulated pairs, by the recipe of their scenes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,3 +235,71 @@ class WorkerOptions(ShardOption):
     """One video after the other here, or over a Ray cluster (`RAY_ADDRESS`, else this machine)."""
     workers: Annotated[int, integer(1, 4096)] | None = None
     """Ray actors; by default one for each device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOption:
+    """Of commands that generate data."""
+
+    split: Literal["train", "val"] = "train"
+    """Which objects, pictures and videos are used; the two sides share none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where pictures, videos and objects for frame pairs are."""
+
+    photos: InPath | None = None
+    """Folder of photographs for layered scenes; procedural pictures without one."""
+    natural: InPath | None = None
+    """Folder of videos."""
+    assets: InPath | None = None
+    """Folder of objects and textures for simulated scenes; needs the extra `sim`."""
+    cache: OutFolder = Path("runs/natural")
+    """Where decoded videos are kept."""
+
+    def video_pairs(self, split: "Split") -> "VideoPairs | None":
+        """Pairs of the videos, if there are any."""
+        from lpa_cwm.synth.video_pairs import VideoPairs
+
+        return None if self.natural is None else VideoPairs.of(self.natural, self.cache, split)
+
+    def simulated_pairs(self, split: "Split") -> "dict[str, SimulatedPairs]":
+        """Simulated pairs by the recipe of their scenes; procedural scenes without assets."""
+        from lpa_cwm.simulator.assets import Assets
+        from lpa_cwm.simulator.clip import SimulatedPairs
+        from lpa_cwm.simulator.config import scene_config
+
+        assets = Assets.of(self.assets, split)
+        return {
+            recipe: SimulatedPairs(scene_config(recipe), assets, name=f"{name}_{split}")
+            for recipe, name in SIMULATED.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFolderOptions:
+    """Of commands that train a network."""
+
+    out: OutFolder = Path("runs/training")
+    """Where checkpoint, log and weights go."""
+    save_every: Steps = 100
+    """Updates between checkpoints and lines of the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldTrainingOptions(TrainingFolderOptions):
+    """Of commands that train a world model."""
+
+    init: InPath | None = None
+    """Weights to begin with, if there is no checkpoint in `out`."""
+    steps: Steps = 20_000
+    """Update at which to stop; give more to go on."""
+    cooldown: Natural = 4_000
+    """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
+    rate: Rate = 1e-3
+    """Learning rate."""
+    workers: Annotated[int, integer(0, 256)] = 1
+    """Background processes that make pairs."""
+    threads: Annotated[int, integer(1, 1024)] = 1
+    """Threads of the network on a CPU."""

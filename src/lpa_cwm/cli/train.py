@@ -6,9 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional
 
-from lpa_cwm.cli.options import DeviceOption, PresetOption, TrainingOptions
-from lpa_cwm.cli.values import Count, GradientNorm, InPath, OutFolder, Rate, Seed, Side, Steps, Weight, integer
-from lpa_cwm.cli.world_options import SourceOptions, StageText, WorldTrainingOptions
+from lpa_cwm.cli.options import (
+    DeviceOption,
+    PresetOption,
+    SourceOptions,
+    TrainingFolderOptions,
+    TrainingOptions,
+    WorldTrainingOptions,
+)
+from lpa_cwm.cli.values import (
+    Count,
+    GradientNorm,
+    InPath,
+    OutFolder,
+    Rate,
+    Seed,
+    Side,
+    StageText,
+    Steps,
+    Weight,
+    integer,
+)
 
 if TYPE_CHECKING:
     from lpa_cwm.adjudicators.lpa import LPA
@@ -24,12 +42,14 @@ SETTINGS = (
 
 SHARES = (0.3, 0.3, 0.2, 0.2)
 """Of layered scenes, natural video, and simulated scenes with little and with much motion."""
+CHECK_EVERY = 5
+"""Lines of the log from one evaluation of the compact world model on a few held-out pairs to the next."""
 NATURAL_GAPS = (1, 16)
 """Fewest and most frames between the natural frames of a pair, for the learned world model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainLpa(DeviceOption, TrainingOptions, PresetOption):
+class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOption):
     """Train LPA on cached candidates; run again to go on after a stop."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train lpa cache/train --steps 10000 --out runs/lpa"
@@ -117,7 +137,7 @@ def without_none(given: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainScore:
+class TrainScore(TrainingFolderOptions):
     """Train the compact score model of APA on photographs, or evaluate it; run again to go on after a stop."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train score --photos photos --out runs/score"
@@ -133,8 +153,6 @@ class TrainScore:
     """Side of a crop, in pixels; an even number."""
     rate: Rate = 2e-3
     """Highest learning rate; it rises for 2 % of the steps, then falls as a cosine."""
-    save_every: Steps = 100
-    """Updates between checkpoints and lines of the log."""
     evaluate: bool = False
     """Train nothing; print the denoising gain of `init` on the held-out photographs."""
     init: InPath | None = None
@@ -161,12 +179,12 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
     """
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train world --photos photos --natural videos --out runs/world"
+    out: OutFolder = Path("runs/world")
+    """Where checkpoint, log and weights go."""
     batch: Count = 8
     """Pairs per update."""
     sizes: tuple[Side, ...] = (128, 192)
     """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
-    check_every: Steps = 500
-    """Updates between evaluations on a few held-out pairs, which go into the log."""
 
     def run(self) -> None:
         """Train and print where the weights are."""
@@ -189,7 +207,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
             self.workers,
             self.init,
             evaluate=self.check,
-            evaluate_every=self.check_every,
+            evaluate_every=CHECK_EVERY * self.save_every,
             device="cuda" if torch.cuda.is_available() else "cpu",
         )
         print(trainer.train(StopSchedule(self.steps, self.cooldown)))

@@ -172,6 +172,27 @@ def parse_shard(text: str) -> Shard:
     return Shard(*given)
 
 
+def parse_stage(text: str) -> tuple[int, int, int]:
+    """First step, side of the crops and pairs per step."""
+    words = text.split(":")
+    given = [int(word) if INTEGER.fullmatch(word) else -1 for word in words]
+    if len(given) != 3 or given[0] < 0 or given[1] not in range(64, 257, 8) or not 1 <= given[2] <= 4096:
+        raise ValueError(
+            "expected FIRST:SIZE:BATCH: the first step, a multiple of 8 from 64 to 256, and 1 to 4096 pairs, "
+            "for example 0:128:8"
+        )
+    return given[0], given[1], given[2]
+
+
+def parse_frame_pair(text: str) -> tuple[int, int]:
+    """Numbers of a source and a target frame."""
+    words = text.split(":")
+    given = [int(word) if INTEGER.fullmatch(word) else -1 for word in words]
+    if len(given) != 2 or min(given) < 0 or max(given) > 1_000_000 or given[0] == given[1]:
+        raise ValueError("expected SOURCE:TARGET, two different frame numbers from 0 to 1000000, for example 0:8")
+    return given[0], given[1]
+
+
 def parse_device(text: str) -> str:
     """A device by torch's name, or auto."""
     if not DEVICE.fullmatch(text):
@@ -212,3 +233,9 @@ OutFolder = Annotated[Path, checked(parse_folder, "FOLDER", Path())]
 Figure = Annotated[Path, out_file(".png", ".pdf", ".svg")]
 Gaps = Annotated[tuple[int, int], checked(parse_gaps, "FEWEST MOST", (0, 0), "{0[0]} {0[1]}".format, words=2)]
 Part = Annotated[Shard, checked(parse_shard, "I/N", Shard(), lambda shard: f"{shard.number}/{shard.count}")]
+StageText = Annotated[
+    tuple[int, int, int], checked(parse_stage, "FIRST:SIZE:BATCH", (0, 0, 0), lambda stage: ":".join(map(str, stage)))
+]
+FramePair = Annotated[
+    tuple[int, int], checked(parse_frame_pair, "SOURCE:TARGET", (0, 0), lambda pair: ":".join(map(str, pair)))
+]
