@@ -153,7 +153,7 @@ def damage_npz(rng, data):
     name = rng.choice(sorted(arrays))
     buffer = io.BytesIO()
     kind = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
-    bomb = rng.random() < 0.02
+    bomb = rng.random() < 0.005
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if bomb else kind, compresslevel=1) as packed:
         for key, array in arrays.items():
             if key == name and rng.random() < 0.2:
@@ -164,7 +164,7 @@ def damage_npz(rng, data):
             if key == name and rng.random() < 0.3:
                 body = damage_bytes(rng, body[:128]) + body[128:]
             if key == name and bomb:
-                body = body[:128] + bytes(300 << 20)
+                body = body[:128] + bytes(260 << 20)
             packed.writestr(f"{key}.npy", body)
     return buffer.getvalue()
 

@@ -252,7 +252,13 @@ def damaged(name: str, number: int, seed: int, folder: Path, to: Path) -> Path:
     shutil.copytree(good, to)
     paths = [to / line for line in (folder / f"{name.replace('/', ' ')}.txt").read_text().splitlines()]
     path = rng.choice(paths)
-    path.write_bytes(READERS[name].damage(rng, path.read_bytes()))
+    data = path.read_bytes()
+    try:
+        changed = READERS[name].damage(rng, data)
+    except Exception:
+        # Some strange values cannot be written at all.
+        changed = damage.damage_bytes(rng, data)
+    path.write_bytes(changed)
     return path
 
 

@@ -19,6 +19,7 @@ from lpa_cwm.datasets.download import OPT_CWM, RAFT, RAFT_THINGS, sha256_of
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import cache_dir, data_files
 from lpa_cwm.protocols import Tracker
+from lpa_cwm.validation import read_text, reading
 
 ITERATIONS = 12
 """Refinements of RAFT and SMURF; more do not reduce the error on real frame pairs."""
@@ -50,10 +51,8 @@ def _from_file(method: str, fields: Collection[str]) -> dict[str, Any]:
     path = settings_file()
     if not path.is_file():
         return {}
-    try:
-        table = tomllib.loads(path.read_text()).get(method, {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML ({error}); correct or remove it.") from error
+    with reading(path, "TOML", "correct or remove it"):
+        table = tomllib.loads(read_text(path)).get(method, {})
     unknown = sorted(set(table) - set(fields)) if isinstance(table, dict) else ["a value"]
     if unknown:
         raise InputError(f"{path} gives {method} {unknown[0]!r}; expected a table with {', '.join(fields)}.")

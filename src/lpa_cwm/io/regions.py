@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW
+from lpa_cwm.io.images import open_image
 from lpa_cwm.io.points import MOST_POINTS
 from lpa_cwm.types import Queries
 
@@ -40,9 +40,9 @@ def _box(text: str, sides: list[float], hw: HW) -> Region:
 
 def _mask(path: Path, hw: HW) -> Region:
     try:
-        with Image.open(path) as picture:
+        with open_image(path, str(path)) as picture:
             size, layers = (picture.height, picture.width), np.asarray(picture.convert("RGBA"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except InputError as error:
         raise InputError(
             f"{str(path)!r} is neither a box x0,y0,x1,y1 nor a mask picture that can be read; give one of them."
         ) from error

@@ -25,6 +25,7 @@ from lpa_cwm.report.sweep import sweep_table
 from lpa_cwm.reproduction import frames, plots, tables
 from lpa_cwm.reproduction.inputs import LOCALIZATION, PUBLISHED, PaperRun
 from lpa_cwm.types import Queries
+from lpa_cwm.validation import read_json, reading, structure
 
 MAIN_CASES, FURTHER_CASES = 4, 14
 """Cases of Figure 4 and of Figure F.1."""
@@ -82,7 +83,8 @@ def finished(out: Path, part: Part) -> PartResult | None:
     path = out / "parts" / f"{part.name}.json"
     if not path.exists():
         return None
-    result = PartResult(**json.loads(path.read_text()))
+    with reading(path, "the list of a part's files", "remove it, and the part is made again"):
+        result = structure(read_json(path), PartResult)
     return result if all((out / name).exists() for name in result.files) else None
 
 
