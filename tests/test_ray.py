@@ -1,6 +1,7 @@
 """Work over Ray gives the files of a local run, to the byte."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def run(verb, path, out, *more):
     command = [*program, str(path), "--out", str(out), "--json", "--world", "toy"]
     result = subprocess.run([*command, *FEW[verb], *more], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+    return json.loads(result.stdout)
 
 
 def contents(folder):
@@ -38,3 +39,48 @@ def test_two_workers_write_what_one_process_writes(verb, tmp_path):
     assert local == ray
     assert contents(tmp_path / "ray") == contents(tmp_path / "local")
     assert len(contents(tmp_path / "ray")) == 6
+
+
+FAULTY = """
+import os, sys
+from lpa_cwm.errors import InputError
+from lpa_cwm.sharding import RayExecutor
+
+class Faulty:
+    def setup(self):
+        return self.do
+    def do(self, piece):
+        if piece == 1:
+            os._exit(11)
+        if piece == 2:
+            raise ValueError("two")
+        return piece
+
+done = []
+try:
+    for piece, _ in RayExecutor(workers=2)(Faulty(), list(range(5))):
+        done.append(piece)
+except InputError as error:
+    print(sorted(done), error)
+"""
+
+
+@pytest.mark.slow
+def test_pieces_that_always_crash_fail_alone_and_the_others_are_done():
+    result = subprocess.run([sys.executable, "-c", FAULTY], capture_output=True, text=True)
+    assert result.stdout.startswith("[0, 3, 4] 2 of 5 pieces failed on Ray, first number 1"), result.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path):
+    path = save(tmp_path / "data.pkl", entries(1))
+    program = [sys.executable, "-m", "lpa_cwm.cli.main", "eval", "predict", str(path), "--tracker", "static"]
+    result = subprocess.run(
+        [*program, "--out", str(tmp_path / "run"), "--executor", "ray", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:9"},
+    )
+    assert result.returncode == 2
+    assert "Ray did not start" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not result.stdout

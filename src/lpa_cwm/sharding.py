@@ -1,12 +1,18 @@
 """Sharing numbered pieces of work: among machines by a rule (`Shard`), among local or Ray workers by an executor."""
 
+import os
+import socket
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import share_pieces
+from lpa_cwm.validation import reason
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -96,19 +102,20 @@ class RayExecutor:
     """Number of actors; by default one per GPU of the cluster, or per CPU if the device is the CPU."""
 
     def __call__(self, job: Job[Result], pieces: list[int]) -> Iterator[tuple[int, Result]]:
-        """Hand out pieces to free actors; a lost actor is restarted and its piece repeated."""
-        ray, pool = require("ray", extra="ray"), require("ray.util", extra="ray")
+        """Hand out pieces to free actors; a lost actor is restarted and its piece repeated.
+
+        A piece that fails again and again is reported after all others are done.
+        """
+        ray = require("ray", extra="ray")
         mine = not ray.is_initialized()
         if mine:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            start_ray(ray)
         try:
-            actors = self._actors(ray, job, len(pieces))
-            yield from pool.ActorPool(actors).map_unordered(lambda actor, piece: actor.do.remote(piece), pieces)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            yield from run_on_actors(ray, self._actors(ray, job, len(pieces)), pieces)
         finally:
             if mine:
-                ray.shutdown()
+                with stdout_to_stderr():
+                    ray.shutdown()
 
     def _actors(self, ray: Any, job: Job[Any], pieces: int) -> list[Any]:
         """One actor per device, at most one per piece."""
@@ -119,6 +126,66 @@ class RayExecutor:
         options = {"num_cpus": 1, "num_gpus": int(kind == "GPU"), "max_restarts": -1, "max_task_retries": 3}
         make = ray.remote(RayWorker).options(**options)
         return [make.remote(job, torch.get_num_threads()) for _ in range(min(self.workers or devices, pieces))]
+
+
+def start_ray(ray: Any) -> None:
+    """Connect to the cluster of `RAY_ADDRESS`, or start one on this machine; failures are one sentence."""
+    try:
+        _check_address(os.environ.get("RAY_ADDRESS", ""))
+        with stdout_to_stderr():
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+    except Exception as error:
+        raise InputError(
+            f"Ray did not start ({reason(error)}); check RAY_ADDRESS and the cluster, or leave out --executor ray."
+        ) from error
+
+
+def _check_address(address: str) -> None:
+    """Refuse a head node that does not answer; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isascii() and port.isdigit():
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send what libraries print to standard error: standard output is for results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def run_on_actors(ray: Any, actors: list[Any], pieces: list[int]) -> Iterator[tuple[int, Any]]:
+    """Yield results as they come; raise what failed at the end."""
+    waiting, free = deque(pieces), deque(actors)
+    busy: dict[Any, tuple[Any, int]] = {}
+    failed: dict[int, Exception] = {}
+    while waiting or busy:
+        while waiting and free:
+            actor, piece = free.popleft(), waiting.popleft()
+            busy[actor.do.remote(piece)] = actor, piece
+        (ready,), _ = ray.wait(list(busy), num_returns=1)
+        actor, piece = busy.pop(ready)
+        free.append(actor)
+        try:
+            yield ray.get(ready)
+        except ray.exceptions.RayError as error:
+            failed[piece] = error
+    if failed:
+        piece, error = min(failed.items())
+        cause = getattr(error, "cause", None)
+        why = reason(cause or error) if isinstance(cause, Exception) else "its process ended again and again"
+        raise InputError(
+            f"{len(failed)} of {len(pieces)} pieces failed on Ray, first number {piece} ({why}); the others are done: "
+            "run the same command without --executor ray to see more."
+        ) from error
 
 
 def executor(name: Literal["local", "ray"], device: str, workers: int | None) -> Executor:

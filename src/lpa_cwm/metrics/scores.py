@@ -155,9 +155,14 @@ def _measures(plain: dict[str, dict[str, Any]], scores: Scores) -> Measures:
     counts = {name: _numbers(column) for name, column in plain["counts"].items()}
     if len({column.shape[-1:] for column in counts.values()}) != 1 or not all(map(np.ndim, counts.values())):
         raise ValueError("its counts are of different numbers of tracks")
-    tracks = cmc_from_counts(counts, protocol.motion, protocol.coverage).tracks | tapvid_tracks(counts)
+    cmc, tapvid = cmc_from_counts(counts, protocol.motion, protocol.coverage), tapvid_tracks(counts)
+    tracks = cmc.tracks | tapvid
+    if plain["values"].keys() - {"latency"} != cmc.values.keys() | tapvid.keys():
+        raise ValueError("its measures have other names")
     values = {name: float(_numbers([value])[0]) for name, value in plain["values"].items()}
     sweep = {name: _numbers(column).tolist() for name, column in plain["sweep"].items()}
+    if sweep and sweep.keys() != set(SWEPT):
+        raise ValueError("its sweeps have other names")
     if any(not isinstance(column, list) or len(column) != len(scores.thresholds) for column in sweep.values()):
         raise ValueError("its sweeps have another number of thresholds")
     return Measures(values, tracks, counts, sweep)

@@ -1,0 +1,170 @@
+"""Nothing is lost or half-written: loss of power, a full disk, files cut short, and several processes on one folder."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from lpa_cwm import files
+from lpa_cwm.cli.main import main
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write, exclusive, pin_settings, share_pieces
+from lpa_cwm.io import video
+from lpa_cwm.io.export import write_gif, write_webm
+from lpa_cwm.io.predictions import is_complete, write_prediction
+from lpa_cwm.metrics import Prediction
+from lpa_cwm.training.feature_cache import is_complete as is_cached
+from lpa_cwm.training.loop import save_checkpoint
+from tapvid_files import entries, save
+
+
+def test_data_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    done = []
+    synced, replaced = files.sync, os.replace
+    monkeypatch.setattr(files, "sync", lambda path: done.append(path) or synced(path))
+    monkeypatch.setattr(os, "replace", lambda *names: done.append("rename") or replaced(*names))
+    with atomic_write(tmp_path / "a.txt") as aside:
+        aside.write_text("x")
+    # The path library renames by the same call of the system.
+    assert [one for one in done if one != "rename"] == [aside, tmp_path]
+    done.clear()
+    pin_settings(tmp_path / "new" / "settings.json", {"a": 1})
+    assert done[-1] == tmp_path / "new"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def noise_frames(count=8):
+    return [torch.randint(0, 256, (3, 128, 128), dtype=torch.uint8) for _ in range(count)]
+
+
+def write_safetensors(path):
+    from safetensors.torch import save_file
+
+    with atomic_write(path) as aside:
+        save_file({"a": torch.rand(50_000)}, aside)
+
+
+def write_predictions(path):
+    xy = np.random.default_rng(0).random((40, 400, 2)).astype("f4")
+    write_prediction(path.parent, path.stem, Prediction(xy, np.ones((40, 400), bool)), "c")
+
+
+WRITERS = {
+    "text.json": lambda path: files.pin_settings(path, {"a": "x" * 100_000}),
+    "clip.npz": write_predictions,
+    "checkpoint.pt": lambda path: save_checkpoint(path, {"a": torch.rand(50_000)}),
+    "weights.safetensors": write_safetensors,
+    "clip.mp4": lambda path: video.write(path, noise_frames(), 24.0),
+    "clip.gif": lambda path: write_gif(path, noise_frames(), 24.0),
+    "clip.webm": lambda path: write_webm(path, noise_frames(), 24.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_said_and_leaves_nothing(tiny_disk, name):
+    with pytest.raises(OSError, match="No space left") as failure:
+        WRITERS[name](tiny_disk / name)
+    assert failure.value.errno == errno.ENOSPC
+    assert not [path for path in tiny_disk.rglob("*") if path.is_file()]
+
+
+def test_a_full_disk_is_one_sentence_of_the_program(tiny_disk, tmp_path, capsys):
+    path = save(tmp_path / "data.pkl", entries(1, t=4))
+    (tiny_disk / "filled").write_bytes(bytes(60 * 1024))
+    with pytest.raises(SystemExit) as stop:
+        main(["data", "cache", str(path), "--out", str(tiny_disk / "cache"), "--world", "toy", "--masks", "2"])
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "Traceback" not in said
+
+
+def test_files_cut_short_are_not_complete(tmp_path):
+    write_predictions(tmp_path / "clip.npz")
+    write_safetensors(tmp_path / "a.safetensors")
+    for path, complete in ((tmp_path / "clip.npz", is_complete), (tmp_path / "a.safetensors", is_cached)):
+        assert complete(path)
+        for size in (0, 10, 1000, path.stat().st_size - 1):
+            short = path.with_name(f"short{path.suffix}")
+            short.write_bytes(path.read_bytes()[:size])
+            assert not complete(short)
+
+
+def test_predictions_cut_short_are_made_again(tmp_path):
+    path = save(tmp_path / "data.pkl", entries(2, t=4))
+    command = ["eval", "predict", str(path), "--tracker", "static", "--out", str(tmp_path / "run")]
+    main(command)
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.npz")}
+    first = tmp_path / "run" / min(whole)
+    first.write_bytes(whole[first.name][:100])
+    main(command)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.npz")} == whole
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from lpa_cwm.files import exclusive
+with exclusive(Path(sys.argv[1]), "trains"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_trainings_of_one_folder_are_refused(tmp_path):
+    path = tmp_path / "settings.json"
+    pin_settings(path, {"a": 1})
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="Another process trains in"), exclusive(path, "trains"):
+            pass
+        other.kill()
+        other.wait()
+        with exclusive(path, "trains"):
+            pass
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_processes_share_pieces_and_finish_those_of_a_dead_one(tmp_path, dies):
+    (tmp_path / "run.json").write_text("{}")
+
+    def is_done(piece):
+        return (tmp_path / str(piece)).exists()
+
+    first, second = (share_pieces(tmp_path / "run.json", range(4), is_done) for _ in range(2))
+    held, taken = next(first), []
+    assert held == 0
+
+    def work():
+        for piece in second:
+            taken.append(piece)
+            (tmp_path / str(piece)).touch()
+
+    if not dies:
+        (tmp_path / "0").touch()
+    worker = threading.Thread(target=work)
+    worker.start()
+    if dies:
+        # The lock ends with the file that holds it, as with the process.
+        first.close()
+    worker.join(30)
+    assert taken == ([1, 2, 3, 0] if dies and taken[0] else [0, 1, 2, 3] if dies else [1, 2, 3])
+    assert list(first) == []
