@@ -62,10 +62,12 @@ def test_recorded_sets_are_those_the_tracker_meets():
     kept = met[::2]
     assert torch.equal(sets.peak, torch.cat([peak for _, peak in kept]))
     assert torch.equal(sets.statistics, torch.cat([features.statistics for features, _ in kept]))
-    gap, belief, given = sets.statistics[..., STATISTICS:].unbind(-1)
+    gap, belief, given, step, age = sets.statistics[..., STATISTICS:].unbind(-1)
     assert given[0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
     assert gap[0].exp2().round().tolist() == [4, 4, 4, 4, 1, 1, 3, 3]
     assert (belief[given.bool()] == 1).all()
+    assert (step >= 0).all()
+    assert (age == age[:, :1]).all()
 
 
 def test_sources_of_gaps_are_the_trackers_own_estimates():
@@ -104,7 +106,7 @@ def test_an_added_path_encoder_changes_nothing_at_first(tmp_path):
     add_path_encoder(network, LpaTraining(path=True))
     assert torch.equal(network(*found[-1]).weights, before)
     assert network.path_encoder is not None
-    assert sum(p.numel() for p in network.path_encoder.parameters()) == 1024
+    assert sum(p.numel() for p in network.path_encoder.parameters()) == 1536
     torch.nn.init.normal_(network.path_encoder.weight)
     after = network(*found[-1]).weights
     assert not torch.allclose(after, before)

@@ -78,6 +78,8 @@ class OnlineTracker:
     active: list[bool] = field(default_factory=list)
     frames: dict[int, PreparedFrame] = field(default_factory=dict)
     history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
+    believed: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
+    """For each adjudicator and track the last visible position, and its frame."""
     on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
     """Called with tracks, their pair and their candidates before each adjudication: what training records."""
 
@@ -106,6 +108,7 @@ class OnlineTracker:
         estimates = {name: self._estimate(name, observed, direct) for name in self.adjudicators}
         for name, estimate in estimates.items():
             self._give(estimate)
+            self._believe(name, estimate)
             self.history.setdefault(name, {})[self.time] = estimate
         self._forget()
         self.time += 1
@@ -145,6 +148,15 @@ class OnlineTracker:
             frame for frame in recent if frame > given[0] and frame not in given and self._visible(name, frame, track)
         ]
         return given[-1], (*given, *believed)
+
+    def _last_believed(self, name: str, tracks: list[int]) -> tuple[Float[Tensor, "k 2"], Float[Tensor, "k"]]:
+        """Where points were last visible or given, and in which frames."""
+        known = []
+        for track in tracks:
+            given = max(frame for frame in self.anchors[track] if frame < self.time)
+            seen = self.believed.get(name, {}).get(track)
+            known.append(seen if seen and seen[1] > given else (self.anchors[track][given], given))
+        return torch.stack([xy for xy, _ in known]), torch.tensor([float(frame) for _, frame in known])
 
     def _visible(self, name: str, frame: int, track: int) -> bool:
         known = self.history.get(name, {}).get(frame)
@@ -193,6 +205,10 @@ class OnlineTracker:
         """Adjudicate and decode one candidate set per point; `observed` is the pair whose source shows the points."""
         source, target = observed.source, observed.target
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
+        if self.config.gaps:
+            last_xy, since = self._last_believed(name, tracks.tolist())
+            age = (self.time - since).to(self.device)
+            candidates = replace(candidates, last_xy=observed.crop.to_crop(last_xy.to(self.device)), age=age)
         if self.on_candidates is not None:
             self.on_candidates(tracks, pair, candidates)
         return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
@@ -231,6 +247,12 @@ class OnlineTracker:
                 estimate.visible[track] = True
                 for values in (estimate.strength, estimate.support, estimate.spread):
                     values[track] = torch.nan
+
+    def _believe(self, name: str, estimate: FrameEstimate) -> None:
+        """Remember where each track was last visible."""
+        believed = self.believed.setdefault(name, {})
+        for track in estimate.visible.nonzero()[:, 0].tolist():
+            believed[track] = estimate.xy[track], self.time
 
     def _forget(self) -> None:
         """Keep the frames and estimates that a later frame can need."""
@@ -311,7 +333,7 @@ def track_many(
         return forward
     turned = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
     mirrored = replace(queries, frame=len(clip) - 1 - queries.frame)
-    online = replace(online, name=turned.name, time=0, anchors=[], active=[], frames={}, history={})
+    online = replace(online, name=turned.name, time=0, anchors=[], active=[], frames={}, history={}, believed={})
     before = _track_forward(online, turned, mirrored, quiet, lambda done: on_frame(len(clip) + done, total))
     return {name: join_directions(before[name].reversed(), after, queries) for name, after in forward.items()}
 

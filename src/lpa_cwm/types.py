@@ -16,9 +16,10 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, pixel_centers, rescale
 from lpa_cwm.responses import Responses, join_masks
 
-PATH_NAMES = ("log2_gap", "source_belief", "source_given")
-"""What a candidate knows of its path: frames between source and target, how far the point's place in the source is
-believed (its response strength in units of the visibility threshold; 1 if it was given), and whether it was given."""
+PATH_NAMES = ("log2_gap", "source_belief", "source_given", "log_step", "log2_age")
+"""What a candidate knows of its path through time: frames between source and target; how far the point's place in the
+source is believed (its response strength in units of the visibility threshold; 1 if it was given); whether it was
+given; pixels from where the point was last believed visible; and frames since then."""
 
 
 @runtime_checkable
@@ -219,7 +220,11 @@ class Candidates:
     strength: Float[Tensor, "n m"]
     """The largest magnitude."""
     path: Float[Tensor, "n m 3"] | None = None
-    """`PATH_NAMES` of each candidate, where it is known how the source was reached."""
+    """The first three of `PATH_NAMES`, where it is known how the source was reached."""
+    last_xy: Float[Tensor, "n 2"] | None = None
+    """Where each point was last believed visible, in working pixels."""
+    age: Float[Tensor, "n"] | None = None
+    """Frames since then."""
 
     def by_path(self, gap: int, belief: Float[Tensor, "n"] | None = None) -> "Candidates":
         """The same with what is known of their source: frames to the target, and belief in the point's place there.

@@ -70,15 +70,20 @@ def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
         local=local_features(pair, candidates, normal),
         response=response_maps(candidates.response, normal),
         context=context,
-        statistics=torch.cat((statistics(pair, candidates), path_evidence(candidates)), dim=-1),
+        statistics=torch.cat((statistics(pair, candidates), path_evidence(pair, candidates)), dim=-1),
     )
 
 
-def path_evidence(candidates: Candidates) -> Float[Tensor, "n m 3"]:
+def path_evidence(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m 5"]:
     """`PATH_NAMES` of each candidate; a pair by itself counts as adjacent frames with a given point."""
-    if candidates.path is not None:
-        return candidates.path
-    return candidates.strength.new_tensor([0.0, 1.0, 1.0]).expand(*candidates.strength.shape, -1)
+    shape = candidates.strength.shape
+    path = candidates.path
+    if path is None:
+        path = candidates.strength.new_tensor([0.0, 1.0, 1.0]).expand(*shape, -1)
+    last = pair.xy if candidates.last_xy is None else candidates.last_xy
+    step = (candidates.peak - last[:, None]).norm(dim=-1).log1p()
+    age = path[..., 0].amax(1) if candidates.age is None else candidates.age.log2()
+    return torch.cat((path, torch.stack((step, age[:, None].expand(shape)), dim=-1)), dim=-1)
 
 
 def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 10 32 32"]:

@@ -38,7 +38,7 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
     """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations.
 
     The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible. Nor has it
-    `path`: 1,024 parameters that add to a token what its candidate knows of its path through time.
+    `path`: 1,536 parameters that add to a token what its candidate knows of its path through time.
     """
 
     def __init__(

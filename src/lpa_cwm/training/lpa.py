@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.adjudicators.features import STATISTICS, compress
+from lpa_cwm.adjudicators.features import SCALARS, STATISTICS, compress
 from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head, zero_init_path
 from lpa_cwm.errors import InputError
 from lpa_cwm.presets import PRESETS, PresetName
@@ -193,7 +193,8 @@ def step_loss(
 
 def keep_sources(statistics: Float[Tensor, "m s"], step: int, training: LpaTraining) -> Bool[Tensor, "m"]:
     """Candidates of a batch that are used: all from given positions, those of each gap unless it is left out."""
-    gap, given = statistics[:, STATISTICS], statistics[:, -1] > 0
+    gap, _, given, *_ = statistics[:, STATISTICS:].unbind(1)
+    given = given > 0
     keep = torch.ones_like(given)
     draw = generator("sources", training.seed, step)
     for value in gap[~given].unique().tolist():
@@ -256,7 +257,7 @@ def disable_unused_terms(training: LpaTraining, sets: CandidateSets) -> LpaTrain
     occluded = len(sets.visible_rows) < len(sets)
     objective = training.objective if occluded else replace(training.objective, visibility=0.0)
     head = training.visibility_head and objective.visibility > 0
-    several = bool((sets.statistics[..., -1] == 0).any())
+    several = bool((sets.statistics[..., SCALARS.index("source_given")] == 0).any())
     return replace(training, objective=objective, visibility_head=head, path=training.path and several)
 
 

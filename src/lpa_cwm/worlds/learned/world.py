@@ -20,8 +20,9 @@ from lpa_cwm.worlds.learned.render import render
 from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
 FILE = "world-learned.safetensors"
-DEFAULTS = TrackerConfig(passes=0, sharpness=2000.0)
-"""No re-evaluation; the sharpness was chosen on layered validation pairs: windows then act on peaks, not on noise."""
+DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0)
+"""Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
+not on noise."""
 
 
 @dataclass(frozen=True, slots=True)
