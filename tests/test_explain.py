@@ -27,6 +27,22 @@ def test_it_ends_where_the_tracker_ends():
     assert shown == pytest.approx(7 / 64, abs=0.02)
 
 
+def test_with_gaps_it_shows_the_candidates_of_every_source():
+    clip = toy_clip(ToyMotion(shift=(0.02, 0.01)), 7, (64, 64))
+    query = Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0]))
+    config = TrackerConfig(masks=3, gap_masks=2, gaps=(1, 4), passes=0, visibility_threshold=0.1)
+    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0, error=3.0), uniform, config)
+    explained = explain(tracker, clip, query, 6)
+    assert torch.equal(explained.result.xy[0], tracker.track(clip, query).xy[0, 6])
+    assert explained.frame.tolist() == [0, 0, 0, 5, 5, 2, 2]
+    assert [explained.name(index) for index in (2, 3, 6)] == [
+        "mask 3 from frame 0",
+        "mask 1 from frame 5",
+        "mask 2 from frame 2",
+    ]
+    assert len(explained.hidden) == len(explained.response) == 7
+
+
 def half_visible(pair, candidates):
     judgement = uniform(pair, candidates)
     return Judgement(judgement.weights, judgement.visibility / 2)

@@ -267,6 +267,7 @@ def plain(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
     answer = explanation.result
     return {
         "weights": explanation.weights.tolist(),
+        "source_frames": explanation.frame.tolist(),
         "candidates": view.to_frame(explanation.peak).tolist(),
         "first": view.to_frame(explanation.first).tolist(),
         "end": answer.xy[0].tolist(),

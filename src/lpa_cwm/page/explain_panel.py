@@ -79,7 +79,8 @@ def explain_point(question: Question, tracker: CwmTracker, pairs: ObservedPairs)
         raise InputError(
             f"Point {question.number} was clicked in frame {question.point.frame}; choose a target frame after it."
         )
-    observed = pairs.get(tracker, question.clip, question.point.frame, question.target)
+    direct = not tracker.config.gaps
+    observed = pairs.get(tracker, question.clip, question.point.frame, question.target) if direct else None
     return explain(tracker, question.clip, queries((question.point,)), question.target, observed)
 
 
@@ -89,8 +90,8 @@ def render_panel(question: Question, explained: Explanation, final: bool) -> str
     note = "" if final else '<p class="pending">First pass; re-evaluating around the endpoint …</p>'
     return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
 <div class="why-top">{frames(question, explained)}{facts(question, explained, final)}</div>{note}
-<h3>{len(explained.weights)} masks, {len(explained.weights)} candidates <small>each response over the target frame, \
-sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
+<h3>{len(explained.weights)} candidates from {len(explained.frame.unique())} source frame(s) \
+<small>each response over the target frame, sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
 <div class="why-candidates">{candidates(explained)}</div>
 <h3>From candidates to a point <small>their weighted sum, then the distribution of the endpoint</small></h3>
 <div class="why-steps">{steps(question, explained)}</div></div>"""
@@ -152,7 +153,8 @@ def candidates(explained: Explanation) -> str:
         picture = draw_ring(heat, pair_of(explained.peak[mask]), WHITE)
         share = 100 * weight / float(explained.weights.max())
         bar = f'<span class="bar"><i style="width: {share:.0f}%"></i></span>'
-        shown.append(figure(picture, f"{bar}<b>{weight:.1%}</b><small>mask {mask + 1}</small>", f"mask {mask + 1}"))
+        name = explained.name(mask)
+        shown.append(figure(picture, f"{bar}<b>{weight:.1%}</b><small>{name}</small>", name))
     return "".join(shown)
 
 

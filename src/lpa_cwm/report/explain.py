@@ -101,6 +101,6 @@ def draw_explanation(explained: Explanation, path: Path) -> None:
     for axes, index in zip(grid[above:].flat, order, strict=False):
         axes.imshow(overlay_heat(strengths[index], float(strengths.max()), explained.target))
         draw_marker(axes, explained.peak[index], PEAK, "o")
-        axes.set_title(f"mask {index + 1}, weight {explained.weights[index]:.2f}", fontsize=9)
+        axes.set_title(f"{explained.name(index)}, weight {explained.weights[index]:.2f}", fontsize=8)
     with atomic_write(path) as aside:
         figure.savefig(aside, dpi=110)
