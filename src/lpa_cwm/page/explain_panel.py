@@ -91,7 +91,8 @@ def render_panel(question: Question, explained: Explanation, final: bool) -> str
     return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
 <div class="why-top">{frames(question, explained)}{facts(question, explained, final)}</div>{note}
 <h3>{len(explained.weights)} candidates from {len(explained.frame.unique())} source frame(s) \
-<small>each response over the target frame, sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
+<small>each response over the target frame, \
+sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
 <div class="why-candidates">{candidates(explained)}</div>
 <h3>From candidates to a point <small>their weighted sum, then the distribution of the endpoint</small></h3>
 <div class="why-steps">{steps(question, explained)}</div></div>"""
