@@ -64,7 +64,9 @@ def main(folder=None, videos=12, steps=60):
     lpa_cwm(["eval", "audit", cache, "--weights", learned])
     for method in ("uniform", "lpa"):
         out = f"{runs}/{method}"
-        chosen = ["--adjudicator", method, "--weights", learned]
+        # A re-evaluation averages fresh responses uniformly. In the toy world it finds the point whatever the
+        # adjudicator said, and both runs would be the same.
+        chosen = ["--adjudicator", method, "--weights", learned, "--passes", "0"]
         lpa_cwm(["eval", "predict", test, "--out", out, "--world", "toy", *chosen])
         lpa_cwm(["eval", "score", out])
     lpa_cwm(["eval", "report", f"{runs}/uniform", f"{runs}/lpa", "--out", str(folder / "report")])

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lpa_cwm.io.predictions import read_prediction
 from lpa_cwm.io.video import read, write
 from lpa_cwm.protocols import Adjudicator, WorldModel
 
@@ -94,3 +96,5 @@ def test_an_adjudicator_is_trained_audited_and_compared(tmp_path, capsys):
     assert (folder / "lpa/lpa.safetensors").is_file()
     assert (folder / "report/index.html").is_file()
     assert "4 videos" in capsys.readouterr().out
+    ends = [read_prediction(folder / f"runs/{name}/other.npz", 3, 3).xy[:, 1:] for name in ("uniform", "lpa")]
+    assert not np.array_equal(*ends)

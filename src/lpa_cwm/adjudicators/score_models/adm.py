@@ -181,6 +181,8 @@ def load_adm(path: Path, half: bool = False) -> AdmScore:
     with torch.device("meta"):
         network = AdmUNet()
     network.load_state_dict(load_published_state(path, network), assign=True)
+    # The file's tensors are taken as they are, and some copies store them in half precision.
+    network.float()
     return AdmScore(to_half(network) if half else network).eval()
 
 
