@@ -482,3 +482,66 @@ def test_the_page_offers_what_can_run_and_says_mistakes_in_sentences(tmp_path):
 def test_the_command_serves_this_machine_alone():
     demo = COMMANDS["page"]()
     assert (demo.host, demo.share) == ("127.0.0.1", False)
+
+
+# --- Corrections, objects, zoom ---------------------------------------------------------------------------------------
+
+
+def test_a_second_click_corrects_a_track(session):
+    from lpa_cwm.page.session import Results, correct_track, queries, track_points
+
+    one = click_point(click_point(session, 30.0, 20.0, 0), 10.0, 10.0, 1)
+    results = Results(one.clip, one.points, run_toy(one.points))
+    x, y = results.tracks["uniform"].xy[0, 2].tolist()
+    chosen = correct_track(one, results, "uniform", x, y, 2)
+    assert chosen.chosen == one.points[0].color
+    fixed = correct_track(chosen, results, "uniform", 33.0, 22.0, 2)
+    assert fixed.chosen is None
+    asked = queries(fixed.points)
+    assert asked.tracks.tolist() == [0, 1, 0]
+    assert track_points(fixed.points) == one.points
+    again = run_toy(fixed.points)["uniform"]
+    assert again.xy[0, 2].tolist() == [33.0, 22.0]
+    assert len(again.xy) == 2
+    with pytest.raises(InputError, match="no track at this place"):
+        correct_track(one, results, "uniform", 1.0, 39.0, 2)
+
+
+def test_tracking_goes_backward_and_then_takes_the_last_frame(session):
+    last = len(session.clip) - 1
+    one = click_point(session, 30.0, 20.0, last, backward=True)
+    tracks = run_methods(one.clip, one.points, ["uniform", "static"], "toy", backward=True)
+    assert all(found.xy.isfinite().all() for found in tracks.values())
+
+
+def test_an_object_is_selected_by_a_click():
+    pytest.importorskip("cv2", reason="the extra `flow` is not installed")
+    from lpa_cwm.page.segmentation import segment_object
+
+    frame = torch.full((3, 80, 120), 60, dtype=torch.uint8)
+    frame += torch.randint(0, 12, frame.shape, generator=torch.Generator().manual_seed(0)).byte()
+    frame[0, 30:50, 40:60] = 230
+    region = segment_object(frame, 50.0, 40.0)
+    truth = torch.zeros(80, 120, dtype=torch.bool)
+    truth[30:50, 40:60] = True
+    assert (region & truth).sum() / (region | truth).sum() > 0.9
+
+
+def test_zoom_shows_the_part_around_the_last_point(session):
+    one = replace(click_point(session, 30.0, 20.0, 0), zoom=2)
+    left, top, right, bottom = one.view()
+    assert left <= 30 < right
+    assert top <= 20 < bottom
+    assert (right - left, bottom - top) == (session.clip.hw[1] // 2, session.clip.hw[0] // 2)
+    assert draw_frame(one.clip, 0, one.points, one.view()).size[0] > 0
+
+
+def test_the_gallery_opens(tmp_path):
+    from lpa_cwm.bundled import GALLERY
+
+    server = DemoServer(tmp_path)
+    assert len(GALLERY) == 3
+    for name in GALLERY:
+        assert server.open_gallery(name, "a").clip.name == name
+    with pytest.raises(InputError, match="not a clip"):
+        server.open_gallery("absent", "a")

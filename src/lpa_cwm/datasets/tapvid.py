@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import Selection, evenly_spaced
@@ -20,11 +20,14 @@ from lpa_cwm.datasets.kinetics_csv import annotated_clip, match_clips
 from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, annotated_video
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
+from lpa_cwm.geometry import HW
 from lpa_cwm.io import safe_pickle
 from lpa_cwm.io.video import LazyFrames
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 STRIDE = 5
+BORDER = 0.5
+"""Pixels outside the frame up to which a query is moved to the border."""
 Contents = dict[Any, Callable[[str], AnnotatedVideo]]
 """Videos of one file by name, or by number if they have no names; each is opened with the name to give it."""
 LoadFile = Callable[[], Contents]
@@ -104,7 +107,18 @@ def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
     track, frame = QUERIES[selection.queries](visible[rows])
     if not len(frame):
         raise source.error(f"has no track visible at frames 0, {STRIDE}, ...; leave it out with --videos")
-    return Sample(clip, Queries(xy[track, frame], frame), Tracks(xy[track], visible[rows][track]))
+    given = move_inside(xy[track, frame], clip.hw)
+    return Sample(clip, Queries(given, frame), Tracks(xy[track], visible[rows][track]))
+
+
+def move_inside(xy: Float[Tensor, "q 2"], hw: HW) -> Float[Tensor, "q 2"]:
+    """Move queries that are up to half a pixel outside the frame to its border; others are left as they are.
+
+    TAP-Vid's script subtracts half a pixel from the points of Kinetics, so that points at the border leave the frame.
+    """
+    size = torch.tensor([hw[1], hw[0]]).to(xy)
+    near = (xy >= -BORDER) & (xy <= size + BORDER)
+    return torch.where(near, xy.clamp_min(0).minimum(size * (1 - 1e-6)), xy)
 
 
 def first_queries(visible: Bool[Tensor, "n t"]) -> tuple[Int[Tensor, "q"], Int[Tensor, "q"]]:

@@ -1,9 +1,10 @@
-"""The page's layout and wiring; the work is in `server`, `session` and `explain_panel`."""
+"""The page's wiring; the parts are in `layout`, the work is in `server`, `session` and `explain_panel`."""
 
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
+from lpa_cwm.bundled import GALLERY
 from lpa_cwm.config import ADJUDICATOR, WORLD
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.overlay import enlargement
@@ -18,10 +20,9 @@ from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import draw_frame, draw_results
 from lpa_cwm.page.elements import (
     ASK,
-    COLORS,
+    FIX,
     HEAD,
-    SCALE,
-    TIPS,
+    ZOOMS,
     SafeBlocks,
     code_spans,
     legend,
@@ -34,8 +35,20 @@ from lpa_cwm.page.elements import (
 )
 from lpa_cwm.page.explain_panel import Question, explain_point, render_panel
 from lpa_cwm.page.guard import Guard, Hosts
+from lpa_cwm.page.layout import PageLayout
 from lpa_cwm.page.server import DemoServer, ResultFiles, RunOptions, Stopped, check_choice, check_world, title_of
-from lpa_cwm.page.session import Results, Session, add_grid, clear_points, click_point, undo
+from lpa_cwm.page.session import (
+    Results,
+    Session,
+    add_grid,
+    add_object,
+    clear_points,
+    click_point,
+    correct_track,
+    track_colors,
+    track_points,
+    undo,
+)
 from lpa_cwm.page.upload import inside
 
 STYLE = Path(__file__).with_name("page.css")
@@ -43,7 +56,7 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 QUICK: dict[str, Any] = {**PRIVATE, "show_progress": "hidden"}
 
 
-class Page:
+class Page(PageLayout):
     """The components, made section by section, then wired."""
 
     def __init__(self, server: DemoServer) -> None:
@@ -65,88 +78,26 @@ class Page:
             self.wire_work()
             self.blocks.unload(self.leave)
 
-    def build_frame(self) -> None:
-        """The frame to click on."""
-        gr.HTML("<h2>Points</h2>")
-        self.frame = gr.Image(
-            show_label=False, interactive=False, buttons=[], elem_id="frame", type="pil", format="jpeg", container=False
-        )
-        with gr.Row(equal_height=True, elem_id="under"):
-            self.slider = gr.Slider(0, 1, 0, step=1, label="Frame", elem_id="slider", scale=5, buttons=[])
-            self.grid = gr.Button("Grid", size="sm", min_width=64, elem_id="grid")
-            self.undo = gr.Button("Undo", size="sm", min_width=64, elem_id="undo")
-            self.clear = gr.Button("Clear", size="sm", min_width=64, elem_id="clear")
-        self.legend = gr.HTML(elem_id="legend")
-
-    def build_choices(self) -> None:
-        """The clip and how to track."""
-        gr.HTML("<h2>Track</h2>")
-        with gr.Row():
-            self.upload = gr.UploadButton("Open a video", file_types=["video"], size="sm", elem_id="upload")
-            self.bundled = gr.Button("Bundled clip", size="sm", elem_id="bundled")
-        self.about = gr.HTML(elem_id="about")
-        self.methods = gr.CheckboxGroup(label="Adjudicators, side by side", elem_id="methods")
-        gr.HTML(TIPS, elem_id="tips")
-        self.baselines = gr.Dropdown(
-            label="Baselines to compare with", elem_id="baselines", multiselect=True, filterable=False
-        )
-        self.world = gr.Dropdown(label="World model", elem_id="world", filterable=False)
-        self.last = gr.Slider(1, 2, 1, step=1, label="Track up to frame", elem_id="last", buttons=[])
-        self.absent = gr.HTML(elem_id="absent")
-        self.go = gr.Button("Track the points", variant="primary", elem_id="go")
-        self.stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
-        self.status = gr.HTML(elem_id="status")
-
-    def build_tracks(self) -> None:
-        """The results: a timeline to scrub, a video, links."""
-        gr.HTML("<h2>Tracks</h2>")
-        with gr.Row(equal_height=True, elem_id="show-what"):
-            self.shown_method = gr.Radio([], label="Method", elem_id="shown-method", scale=4)
-            choices = [(f"By {name}", name) for name in COLORS]
-            self.color = gr.Radio(choices, value="track", label="Color", elem_id="color", scale=3)
-            gr.HTML(SCALE, elem_id="scale")
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=1, min_width=320):
-                self.still = gr.Image(
-                    show_label=False, interactive=False, buttons=[], elem_id="still", type="pil", format="jpeg",
-                    container=False,
-                )  # fmt: skip
-                self.timeline = gr.Slider(0, 1, 0, step=1, label="Frame", elem_id="timeline", buttons=[])
-            with gr.Column(scale=1, min_width=320):
-                self.video = gr.Video(
-                    show_label=False, interactive=False, autoplay=True, loop=True, buttons=[], elem_id="video",
-                    container=False,
-                )  # fmt: skip
-        self.downloads = gr.HTML(elem_id="downloads")
-
-    def build_why(self) -> None:
-        """One point explained."""
-        gr.HTML("<h2>Why there?</h2>")
-        with gr.Row(equal_height=True, elem_id="ask"):
-            self.number = gr.Radio([], label="Point", elem_id="number", scale=3)
-            self.target = gr.Slider(1, 2, 1, step=1, label="Target frame", elem_id="target", scale=4, buttons=[])
-            self.method = gr.Radio([], label="Adjudicator", elem_id="method", scale=3)
-            self.ask = gr.Button("Show why", variant="primary", elem_id="show", scale=1, min_width=120)
-        self.panel = gr.HTML(ASK, elem_id="panel")
-
     def wire_points(self) -> None:
         """Events of the clip and the points."""
         shown = [self.session, self.frame, self.legend, self.number]
         self.opened_parts = [
             *(*shown, self.slider, self.last, self.target, self.about, self.panel),
-            *(self.results, self.tracks, self.still, self.video, self.downloads, self.status),
+            *(self.results, self.tracks, self.still, self.video, self.downloads, self.status, self.fix, self.zoom),
         ]
         opened = self.opened_parts
         offers = [self.methods, self.baselines, self.world, self.method, self.absent]
         start = self.blocks.load(self.offer, None, offers, **QUICK)
         start.then(self.take_bundled, [self.world], opened, **QUICK)
         self.bundled.click(self.take_bundled, [self.world], opened, **QUICK)
+        self.gallery.select(self.take_gallery, [self.world], opened, **QUICK)
         self.upload.upload(self.take_upload, [self.upload], opened, show_progress_on=self.about, **PRIVATE)
         self.world.input(self.change_world, [self.session, self.world], opened, **QUICK)
-        place = [self.session, self.slider]
+        place, how = [self.session, self.slider], [self.mode, self.backward]
+        self.zoom.input(self.enlarge, [*place, self.zoom], shown, **QUICK)
         self.slider.change(self.scrub, place, self.frame, trigger_mode="always_last", **QUICK)
-        self.frame.select(self.click, place, shown, trigger_mode="multiple", **QUICK)
-        self.grid.click(self.fill_grid, place, shown, **QUICK)
+        self.frame.select(self.click, [*place, *how], shown, trigger_mode="multiple", **QUICK)
+        self.grid.click(self.fill_grid, [*place, self.backward], shown, **QUICK)
         self.undo.click(self.take_back, place, shown, **QUICK)
         self.clear.click(self.remove_all, place, shown, **QUICK)
 
@@ -154,12 +105,14 @@ class Page:
         """Events that compute, and those of the results."""
         work = [self.go, self.stop, self.status]
         made = [self.results, self.tracks, self.shown_method, self.timeline, self.still, self.video, self.downloads]
-        chosen = [self.session, self.methods, self.baselines, self.world, self.last]
+        chosen = [self.session, self.methods, self.baselines, self.world, self.last, self.backward]
         self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUICK)
         self.stop.click(self.halt, None, None, queue=False, **QUICK)
         wanted = [self.results, self.shown_method, self.timeline, self.color]
         changes = [self.shown_method.input, self.timeline.change, self.color.input]
         gr.on(changes, self.show_tracks, wanted, self.still, trigger_mode="always_last", **QUICK)
+        right = [self.session, self.frame, self.legend, self.number, self.slider, self.fix]
+        self.still.select(self.correct, [self.session, *wanted[:3]], right, trigger_mode="multiple", **QUICK)
         question = [self.session, self.number, self.target, self.method, self.world]
         triggers = [self.ask.click, self.number.input, self.target.release, self.method.input]
         gr.on(triggers, self.why, question, self.panel, trigger_mode="always_last", concurrency_limit=1, **PRIVATE)
@@ -183,6 +136,14 @@ class Page:
         """Open the bundled clip."""
         with sentences():
             return self.opened(self.server.open_bundled(world, tab_of(request)))
+
+    def take_gallery(self, world: str, request: gr.Request, event: gr.SelectData) -> tuple[Any, ...]:
+        """Open a clip of the gallery."""
+        with sentences():
+            name = list(GALLERY)[whole(event.index, len(GALLERY) - 1)]
+            if world == "toy":
+                raise InputError("The toy world understands only its own clip; choose another world model first.")
+            return self.opened(self.server.open_gallery(name, tab_of(request)))
 
     def take_upload(self, path: str, request: gr.Request) -> tuple[Any, ...]:
         """Open an uploaded video."""
@@ -210,35 +171,60 @@ class Page:
             gr.Slider(maximum=end, value=end),
             gr.Slider(maximum=end, value=min(end, max(1, end // 2))),
         )
-        no_results = (None, gr.Column(visible=False), None, None, "", "")
+        no_results = (None, gr.Column(visible=False), None, None, "", "", FIX, "1x")
         return (*self.shown(session, 0), *sliders, about, ASK, *no_results)
 
     def shown(self, session: Session, frame: int) -> tuple[Any, ...]:
         """Everything that depends on the points."""
-        numbers = [str(number) for number in range(len(session.points))]
+        numbers = [str(number) for number in range(len(track_points(session.points)))]
         choice = gr.Radio(choices=numbers, value=numbers[-1] if numbers else None)
-        return session, draw_frame(session.clip, frame, session.points), legend(session), choice
+        return session, draw_frame(session.clip, frame, session.points, session.view()), legend(session), choice
 
     def scrub(self, session: Session | None, frame: Any) -> Any:
         """Show another frame."""
         with sentences():
             known = present(session)
-            return draw_frame(known.clip, whole(frame, len(known.clip) - 1), known.points)
+            return draw_frame(known.clip, whole(frame, len(known.clip) - 1), known.points, known.view())
 
-    def click(self, session: Session | None, frame: Any, event: gr.SelectData) -> tuple[Any, ...]:
-        """Add or remove a point."""
+    def enlarge(self, session: Session | None, frame: Any, zoom: str) -> tuple[Any, ...]:
+        """Show a part of the frame larger."""
         with sentences():
             known = present(session)
-            scale, number = enlargement(known.clip.hw), whole(frame, len(known.clip) - 1)
-            x, y = (float(place) / scale for place in event.index)
-            return self.shown(click_point(known, x, y, number), number)
+            check_choice(zoom, list(ZOOMS), "zoom")
+            return self.shown(replace(known, zoom=ZOOMS[zoom]), whole(frame, len(known.clip) - 1))
 
-    def fill_grid(self, session: Session | None, frame: Any) -> tuple[Any, ...]:
+    def click(
+        self, session: Session | None, frame: Any, mode: str, backward: bool, event: gr.SelectData
+    ) -> tuple[Any, ...]:
+        """Add or remove a point, or add the points of an object."""
+        with sentences():
+            known = present(session)
+            left, top, right, bottom = known.view()
+            scale, number = enlargement((bottom - top, right - left)), whole(frame, len(known.clip) - 1)
+            x, y = (float(place) / scale for place in event.index)
+            add = add_object if mode == "object" else click_point
+            return self.shown(add(known, x + left, y + top, number, bool(backward)), number)
+
+    def fill_grid(self, session: Session | None, frame: Any, backward: bool) -> tuple[Any, ...]:
         """Add a grid of points."""
         with sentences():
             known = present(session)
             number = whole(frame, len(known.clip) - 1)
-            return self.shown(add_grid(known, number), number)
+            return self.shown(add_grid(known, number, backward=bool(backward)), number)
+
+    def correct(
+        self, session: Session | None, results: Results | None, method: str, frame: Any, event: gr.SelectData
+    ) -> tuple[Any, ...]:
+        """Choose a wrong track, then say where it should be."""
+        with sentences():
+            known = present(session)
+            if results is None:
+                raise InputError("There are no tracks to correct; track the points first.")
+            check_choice(method, list(results.tracks), "method")
+            number, scale = whole(frame, len(results.clip) - 1), enlargement(known.clip.hw)
+            x, y = (float(place) / scale for place in event.index)
+            after = correct_track(known, results, method, x, y, number)
+            return *self.shown(after, number), number, fix_note(known, after, number)
 
     def take_back(self, session: Session | None, frame: Any) -> tuple[Any, ...]:
         """Undo the last change."""
@@ -259,6 +245,7 @@ class Page:
         baselines: list[str],
         world: str,
         last: Any,
+        backward: bool,
         request: gr.Request,
     ) -> Iterator[tuple[Any, ...]]:
         """Track in a thread and report progress; then show the results."""
@@ -269,7 +256,7 @@ class Page:
             chosen = [*(methods or []), *(baselines or [])]
             for name in chosen:
                 check_choice(name, [*models.runnable_adjudicators(), *models.runnable_baselines()], "method")
-            options = RunOptions(chosen, world, whole(last, len(known.clip) - 1))
+            options = RunOptions(chosen, world, whole(last, len(known.clip) - 1), bool(backward))
             return self.server.run(known, options, tab_of(request), lambda *steps: heard.append(steps))
 
         with ThreadPoolExecutor(1) as worker:
@@ -317,8 +304,8 @@ class Page:
                 raise InputError("There is no point to explain; click one on the frame first.")
             check_world(known, world)
             check_choice(method, models.runnable_adjudicators(), "method")
-            chosen, frame = whole(number, len(known.points) - 1), whole(target, len(known.clip) - 1)
-            question = Question(known.clip, known.points, chosen, frame, title_of(method))
+            points, frame = track_points(known.points), whole(target, len(known.clip) - 1)
+            question = Question(known.clip, points, whole(number, len(points) - 1), frame, title_of(method))
             tracker = models.cwm_tracker(method, world)
             if tracker.config.passes > 0:
                 first = models.cwm_tracker(method, world, passes=0)
@@ -334,6 +321,15 @@ class Page:
         """Close the tab."""
         with sentences():
             self.server.close(tab_of(request))
+
+
+def fix_note(before: Session, after: Session, frame: int) -> str:
+    """What the click on the tracks did, and what comes next."""
+    if after.chosen is not None:
+        number = track_colors(after.points).index(after.chosen) if after.points else 0
+        return f'<p class="note"><b>Track {number}</b> is chosen; now click where it should be in frame {frame}.</p>'
+    number = track_colors(after.points).index(before.chosen or 0)
+    return f'<p class="note"><b>Track {number}</b> is corrected in frame {frame}; press <b>Track the points</b>.</p>'
 
 
 def present(session: Session | None) -> Session:

@@ -1,6 +1,7 @@
 """Pictures of the page: frames with numbered points, tracks, panels side by side, heat maps."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -10,8 +11,10 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from lpa_cwm.bundled import GALLERY
 from lpa_cwm.io.overlay import Color, draw_tracks
-from lpa_cwm.page.session import Point, Results, confidence
+from lpa_cwm.io.video import read
+from lpa_cwm.page.session import Point, Results, confidence, track_colors, track_points
 from lpa_cwm.types import Clip, Tracks
 
 PALETTE: tuple[Color, ...] = (
@@ -49,11 +52,25 @@ def web_color(point: Point) -> str:
     return "#{:02x}{:02x}{:02x}".format(*point_color(point))
 
 
-def draw_frame(clip: Clip, frame: int, points: Sequence[Point]) -> Image.Image:
-    """A frame with the points that were clicked in it."""
-    here = [(number, point) for number, point in enumerate(points) if point.frame == frame]
-    xy = torch.tensor([(point.x, point.y) for _, point in here], dtype=torch.float32).reshape(-1, 1, 2)
-    return mark_points(clip[frame], xy, torch.ones(len(here), 1, dtype=torch.bool), dict(here))
+def draw_frame(
+    clip: Clip, frame: int, points: Sequence[Point], view: tuple[int, int, int, int] | None = None
+) -> Image.Image:
+    """A frame, or a part of it (left, top, right, bottom), with the points that were clicked in it."""
+    left, top, right, bottom = view or (0, 0, clip.hw[1], clip.hw[0])
+    colors = track_colors(tuple(points))
+    here = [(colors.index(point.color), point) for point in points if point.frame == frame]
+    here = [(number, point) for number, point in here if left <= point.x < right and top <= point.y < bottom]
+    xy = torch.tensor([(point.x - left, point.y - top) for _, point in here], dtype=torch.float32).reshape(-1, 1, 2)
+    return mark_points(
+        clip[frame][:, top:bottom, left:right], xy, torch.ones(len(here), 1, dtype=torch.bool), dict(here)
+    )
+
+
+@lru_cache
+def posters() -> dict[str, Image.Image]:
+    """A frame of each clip of the gallery."""
+    clips = {name: read(path) for name, path in GALLERY.items()}
+    return {name: draw_frame(clip, len(clip) // 2, ()).resize((160, 160)) for name, clip in clips.items()}
 
 
 def mark_points(
@@ -83,7 +100,7 @@ def draw_results(results: Results, method: str, frame: int, by_confidence: bool)
     found = results.tracks[method]
     xy, visible = found.xy[:, : frame + 1], found.visible[:, : frame + 1]
     colors = [confidence_color(value) for value in confidence(found)[:, frame].tolist()] if by_confidence else None
-    return mark_points(results.clip[frame], xy, visible, dict(enumerate(results.points)), colors)
+    return mark_points(results.clip[frame], xy, visible, dict(enumerate(track_points(results.points))), colors)
 
 
 def confidence_color(value: float) -> Color:
@@ -98,12 +115,11 @@ def side_by_side(
     clip: Clip, tracks: Mapping[str, Tracks], points: Sequence[Point], max_width: int = MAX_WIDTH
 ) -> Iterator[UInt8[Tensor, "3 h w"]]:
     """Frames of a video with one title_panel panel for each set of tracks."""
+    shown = dict(enumerate(track_points(tuple(points))))
     for frame in range(len(clip)):
         panels = [
             title_panel(
-                mark_points(
-                    clip[frame], found.xy[:, : frame + 1], found.visible[:, : frame + 1], dict(enumerate(points))
-                ),
+                mark_points(clip[frame], found.xy[:, : frame + 1], found.visible[:, : frame + 1], shown),
                 title,
                 (max_width - GAP * (len(tracks) - 1)) // len(tracks),
             )

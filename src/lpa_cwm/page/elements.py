@@ -14,7 +14,7 @@ import gradio as gr
 from lpa_cwm.errors import InputError
 from lpa_cwm.page.drawing import web_color
 from lpa_cwm.page.server import ResultFiles, title_of
-from lpa_cwm.page.session import Session
+from lpa_cwm.page.session import Session, track_colors
 
 FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]
@@ -29,6 +29,10 @@ together and judges whether the point is visible.">LPA</span></p>"""
 ASK = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
 SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
 COLORS = ("track", "confidence")
+CLICKS = {"point": "A point", "object": "An object"}
+"""What a click on the frame adds."""
+ZOOMS = {"1x": 1, "2x": 2, "4x": 4}
+FIX = '<p class="note">A track is wrong? Click on it here, then click where it should be, and track again.</p>'
 logger = logging.getLogger(__name__)
 
 
@@ -108,10 +112,11 @@ def legend(session: Session) -> str:
     """The points in words and colors."""
     if not session.points:
         return '<p class="note">Click on the frame to add a point; click a point to remove it.</p>'
+    colors = track_colors(session.points)
     listed = "".join(
-        f'<li style="--ink: {web_color(point)}"><b>{number}</b>{point.x:.0f}, {point.y:.0f} '
+        f'<li style="--ink: {web_color(point)}"><b>{colors.index(point.color)}</b>{point.x:.0f}, {point.y:.0f} '
         f"<small>frame {point.frame}</small></li>"
-        for number, point in enumerate(session.points)
+        for point in session.points
     )
     return f"<ul>{listed}</ul>"
 

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -21,10 +21,12 @@ from torch import Tensor
 
 from lpa_cwm import registry
 from lpa_cwm.baselines.registry import BASELINES
-from lpa_cwm.bundled import bundled_clip
+from lpa_cwm.bundled import GALLERY, bundled_clip
+from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.video import write
+from lpa_cwm.io.tracks import TrackSource, save
+from lpa_cwm.io.video import read, write
 from lpa_cwm.page.drawing import side_by_side
 from lpa_cwm.page.explain_panel import ObservedPairs
 from lpa_cwm.page.session import Point, Results, Session, queries
@@ -119,6 +121,8 @@ class RunOptions:
     world: str
     last: int
     """The last frame."""
+    backward: bool = False
+    """Whether to track also from each point to the first frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,11 @@ class DemoServer:
         check_choice(world, runnable_worlds(), "world model")
         return self._opened(Session(lock_clip(bundled_clip(world)), bundled=True), tab)
 
+    def open_gallery(self, name: str, tab: str) -> Session:
+        """Open a clip of the gallery."""
+        check_choice(name, list(GALLERY), "clip")
+        return self._opened(Session(lock_clip(read(GALLERY[name])), bundled=True), tab)
+
     def open_upload(self, upload: Path, tab: str) -> Session:
         """Open an uploaded video; it replaces an earlier one if it can be used."""
         parent = self.folder_of(self.uploads, tab)
@@ -204,11 +213,12 @@ class DemoServer:
             report(done, total)
 
         clip = first_frames(session.clip, options.last + 1)
-        tracks = run_methods(clip, session.points, options.methods, options.world, on_step)
+        points = tuple(point for point in session.points if point.frame <= options.last)
+        tracks = run_methods(clip, points, options.methods, options.world, on_step, options.backward)
         with replacing(parent) as folder:
-            files = write_results(clip, tracks, session.points, folder)
+            files = write_results(clip, tracks, points, folder)
             on_step(1, 1)
-        return Results(clip, session.points, tracks), files
+        return Results(clip, points, tracks), files
 
     def stop(self, tab: str) -> None:
         """End the tab's run before its next step."""
@@ -236,6 +246,7 @@ def run_methods(
     methods: list[str],
     world: str,
     report: Report = lambda done, total: None,
+    backward: bool = False,
 ) -> dict[str, Tracks]:
     """Tracks by each method: the adjudicators share one world model; then one baseline after the other."""
     if not methods:
@@ -245,17 +256,24 @@ def run_methods(
     asked = queries(points)
     adjudicators = {name: cached_adjudicator(name) for name in methods if name in ADJUDICATORS}
     baselines = [name for name in methods if name not in ADJUDICATORS]
-    total = (len(baselines) + bool(adjudicators)) * len(clip)
+    each = len(clip) * (2 if backward else 1)
+    total = (len(baselines) + bool(adjudicators)) * each
     tracks: dict[str, Tracks] = {}
     if adjudicators:
         model = cached_world(world)
-        tracks |= track_many(model, adjudicators, clip, asked, on_frame=lambda done, _: report(done, total))
+        on_frame = partial(_first_part, report, total)
+        tracks |= track_many(model, adjudicators, clip, asked, backward=backward, on_frame=on_frame)
     for number, name in enumerate(baselines):
         check_choice(name, runnable_baselines(), "method")
-        first = (number + bool(adjudicators)) * len(clip)
+        first = (number + bool(adjudicators)) * each
         frames = WatchedFrames(clip.frames, lambda index, first=first: report(first + index, total))
-        tracks[name] = cached_baseline(name).track(Clip(frames, clip.name, clip.fps), asked)
+        watched = Clip(frames, clip.name, clip.fps)
+        tracks[name] = track_clip(cached_baseline(name), watched, asked, backward=backward).tracks
     return tracks
+
+
+def _first_part(report: Report, total: int, done: int, own: int) -> None:
+    report(done, total)
 
 
 def write_results(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ...], folder: Path) -> ResultFiles:
@@ -263,8 +281,8 @@ def write_results(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ..
     csv = {method: folder / f"{clip.name}_{method}.csv" for method in tracks}
     npz = {method: path.with_suffix(".npz") for method, path in csv.items()}
     for method, found in tracks.items():
-        found.save(csv[method])
-        found.save(npz[method])
+        for path in (csv[method], npz[method]):
+            save(found, path, TrackSource(range(len(clip)), clip.fps, clip.hw, clip.name))
     files = ResultFiles(csv, npz, folder / f"{clip.name}_{'_'.join(tracks)}.mp4")
     shown = {title_of(method): found for method, found in tracks.items()}
     write(files.mp4, side_by_side(clip, shown, points), clip.fps)

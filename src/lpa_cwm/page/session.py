@@ -9,18 +9,24 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside
+from lpa_cwm.io.regions import points_on
+from lpa_cwm.page.segmentation import segment_object
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 MAX_POINTS = 64
 MAX_UNDO = 100
-GRID_SIDE = 5
+GRID_SIDE, OBJECT_SIDE = 5, 5
+"""Points a side of a grid over the frame, and of one over an object."""
 NEAR = 0.02
 """A click this close to a point, in units of the frame's shorter side, selects the point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A clicked point in pixels of the clip; its color stays when other points are removed."""
+    """A clicked point in pixels of the clip; its color stays when other points are removed.
+
+    The color is the track's: a second point of the same color, in another frame, corrects the track.
+    """
 
     x: float
     y: float
@@ -36,6 +42,19 @@ class Session:
     bundled: bool
     points: tuple[Point, ...] = ()
     past: tuple[tuple[Point, ...], ...] = ()
+    zoom: int = 1
+    """Enlargement of the part of the frame around the last point."""
+    chosen: int | None = None
+    """Color of the track that the next click on the tracks corrects."""
+
+    def view(self) -> tuple[int, int, int, int]:
+        """The shown part of a frame: left, top, right, bottom."""
+        height, width = self.clip.hw
+        wide, high = max(8, width // self.zoom), max(8, height // self.zoom)
+        x, y = (self.points[-1].x, self.points[-1].y) if self.points else (width / 2, height / 2)
+        left = min(max(0, round(x - wide / 2)), max(0, width - wide))
+        top = min(max(0, round(y - high / 2)), max(0, height - high))
+        return left, top, min(width, left + wide), min(height, top + high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +66,9 @@ class Results:
     tracks: dict[str, Tracks]
 
 
-def click_point(session: Session, x: float, y: float, frame: int) -> Session:
-    """Add a point, or remove the point that was clicked."""
-    if not (math.isfinite(x) and math.isfinite(y) and inside(torch.tensor([x, y]), session.clip.hw)):
-        raise InputError("The click is outside the frame; click on the picture.")
+def click_point(session: Session, x: float, y: float, frame: int, backward: bool = False) -> Session:
+    """Add a point, or remove the point that was clicked; the last frame is refused unless tracking goes backward."""
+    check_click(session.clip, x, y)
     here = [point for point in session.points if point.frame == frame]
     near = [point for point in here if is_near(session.clip, point, x, y)]
     if near:
@@ -58,15 +76,33 @@ def click_point(session: Session, x: float, y: float, frame: int) -> Session:
         return change_points(session, tuple(point for point in session.points if point is not removed))
     if len(session.points) == MAX_POINTS:
         raise InputError(f"There are {MAX_POINTS} points already; remove one first, or use `lpa-cwm track`.")
-    check_frame(session.clip, frame)
+    check_frame(session.clip, frame, backward)
     return change_points(session, (*session.points, Point(x, y, frame, free_color(session.points))))
 
 
-def add_grid(session: Session, frame: int, side: int = GRID_SIDE) -> Session:
-    """Add a regular grid of points in a frame, as far as the limit allows; places near a point are skipped."""
-    check_frame(session.clip, frame)
+def check_click(clip: Clip, x: float, y: float) -> None:
+    """Refuse a click outside the frame."""
+    if not (math.isfinite(x) and math.isfinite(y) and inside(torch.tensor([x, y]), clip.hw)):
+        raise InputError("The click is outside the frame; click on the picture.")
+
+
+def add_grid(session: Session, frame: int, side: int = GRID_SIDE, backward: bool = False) -> Session:
+    """Add a regular grid of points in a frame."""
+    return add_points(session, Grid(side, frame).on(session.clip.hw).xy.tolist(), frame, backward)
+
+
+def add_object(session: Session, x: float, y: float, frame: int, backward: bool = False) -> Session:
+    """Add points on the object at a click, which GrabCut finds."""
+    check_click(session.clip, x, y)
+    region = segment_object(session.clip[frame], x, y)
+    return add_points(session, points_on(region, frame, side=OBJECT_SIDE).xy.tolist(), frame, backward)
+
+
+def add_points(session: Session, places: list[list[float]], frame: int, backward: bool) -> Session:
+    """Add points in a frame, as far as the limit allows; places near a point are skipped."""
+    check_frame(session.clip, frame, backward)
     points = session.points
-    for x, y in Grid(side, frame).on(session.clip.hw).xy.tolist():
+    for x, y in places:
         taken = any(point.frame == frame and is_near(session.clip, point, x, y) for point in points)
         if not taken and len(points) < MAX_POINTS:
             points = (*points, Point(x, y, frame, free_color(points)))
@@ -78,11 +114,38 @@ def is_near(clip: Clip, point: Point, x: float, y: float) -> bool:
     return math.hypot(point.x - x, point.y - y) <= NEAR * min(clip.hw)
 
 
-def check_frame(clip: Clip, frame: int) -> None:
+def correct_track(session: Session, results: Results, method: str, x: float, y: float, frame: int) -> Session:
+    """The first click chooses the nearest track of the results; the second says where it is in this frame."""
+    check_click(session.clip, x, y)
+    if session.chosen is None:
+        places = results.tracks[method].xy[:, frame]
+        distance = (places - torch.tensor([x, y])).norm(dim=-1).nan_to_num(torch.inf)
+        nearest = int(distance.argmin())
+        if not float(distance[nearest]) <= 3 * NEAR * min(session.clip.hw):
+            raise InputError("There is no track at this place; click on a track to correct it.")
+        return replace(session, chosen=track_points(results.points)[nearest].color)
+    color = session.chosen
+    others = tuple(point for point in session.points if (point.color, point.frame) != (color, frame))
+    if not any(point.color == color for point in session.points):
+        raise InputError("The point of this track was removed; track the points again.")
+    return replace(change_points(session, (*others, Point(x, y, frame, color))), chosen=None)
+
+
+def track_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """The first point of each track, in the order of the tracks' numbers."""
+    return tuple({point.color: point for point in reversed(points)}[color] for color in track_colors(points))
+
+
+def track_colors(points: tuple[Point, ...]) -> list[int]:
+    """The color of each track, in the order in which they were clicked."""
+    return list(dict.fromkeys(point.color for point in points))
+
+
+def check_frame(clip: Clip, frame: int, backward: bool = False) -> None:
     """Refuse a frame that a point cannot start in."""
     if not 0 <= frame < len(clip):
         raise InputError(f"Frame {frame} does not exist; {clip.name} has frames 0 to {len(clip) - 1}.")
-    if frame == len(clip) - 1:
+    if frame == len(clip) - 1 and not backward:
         raise InputError("A point in the last frame cannot be tracked any further; choose an earlier frame.")
 
 
@@ -110,16 +173,24 @@ def free_color(points: tuple[Point, ...]) -> int:
 
 
 def queries(points: tuple[Point, ...]) -> Queries:
-    """The points as queries, in their order."""
+    """The points as queries, in their order; points of one color are positions of one track."""
     xy = torch.tensor([(point.x, point.y) for point in points], dtype=torch.float32).reshape(-1, 2)
-    return Queries(xy, torch.tensor([point.frame for point in points], dtype=torch.long))
+    frame = torch.tensor([point.frame for point in points], dtype=torch.long)
+    colors = track_colors(points)
+    if len(colors) == len(points):
+        return Queries(xy, frame)
+    return Queries(xy, frame, torch.tensor([colors.index(point.color) for point in points]))
 
 
 def confidence(tracks: Tracks) -> Float[Tensor, "n t"]:
-    """Confidence in [0, 1] for drawing: strength between the visibility threshold (0.5) and the best of the run (1).
+    """Confidence in [0, 1] for drawing: the tracks' own if they have one.
+
+    Else strength between the visibility threshold (0.5) and the best of the run (1).
 
     Hidden points have less than 0.5. A method without strength has 1 for visible and 0 for hidden points.
     """
+    if "confidence" in tracks.known():
+        return tracks.known()["confidence"].nan_to_num(1.0)
     visible = tracks.visible
     strength = tracks.strength
     if strength is None or not visible.any():

@@ -1,0 +1,35 @@
+# %% [markdown]
+# # Track a video
+#
+# Points of a clip, tracked by the bundled world model with learned adjudication. The clip is part of the package; give
+# your own path instead.
+
+# %%
+import lpa_cwm as lc
+from lpa_cwm.bundled import DEMO_CLIP
+from lpa_cwm.io.points import select_frames
+
+clip = select_frames(lc.read(DEMO_CLIP), range(6))
+print(len(clip), "frames of", clip.hw)
+
+# %% [markdown]
+# Rows (x, y) in pixels of the clip, in the frame given by `frame`.
+
+# %%
+tracks = lc.track(clip, [[100, 120], [150, 150], [60, 200]], frame=0)
+tracks.play(clip)
+
+# %% [markdown]
+# A dot is a visible point, a ring a hidden one. `xy` and `visible` are tensors; the rest says how sure the answer is.
+
+# %%
+for number, (x, y) in enumerate(tracks.xy[:, -1].tolist()):
+    print(f"point {number} ends at {x:.1f}, {y:.1f}, {'visible' if tracks.visible[number, -1] else 'hidden'}")
+
+# %% [markdown]
+# Save and load, or draw an overlay.
+
+# %%
+tracks.save("tracks.csv")
+lc.write("overlay.mp4", tracks.overlay(clip), clip.fps)
+lc.Tracks.load("tracks.csv")
