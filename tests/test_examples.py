@@ -1,6 +1,7 @@
 """The examples run and do what they say."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,21 @@ def test_an_adjudicator_is_trained_audited_and_compared(tmp_path, capsys):
     assert "4 videos" in capsys.readouterr().out
     ends = [read_prediction(folder / f"runs/{name}/other.npz", 3, 3).xy[:, 1:] for name in ("uniform", "lpa")]
     assert not np.array_equal(*ends)
+
+
+@pytest.mark.parametrize("name", ["track_a_video", "score_a_tracker"])
+def test_notebooks_are_executed_and_have_the_code_of_their_scripts(name):
+    export = example("notebooks/export")
+    held = json.loads((FOLDER / f"notebooks/{name}.ipynb").read_text())
+    written = [(cell["cell_type"], cell["source"]) for cell in held["cells"]]
+    script = (FOLDER / f"notebooks/{name}.py").read_text()
+    assert written == [(kind, text.strip()) for _, kind, text in export.cells(script)]
+    assert any(cell.get("outputs") for cell in held["cells"])
+
+
+def test_the_notebook_about_scoring_shows_what_its_script_prints():
+    export = example("notebooks/export")
+    held = json.loads((FOLDER / "notebooks/score_a_tracker.ipynb").read_text())
+    again = export.notebook(FOLDER / "notebooks/score_a_tracker.py")
+    assert again["cells"][-1]["outputs"] == held["cells"][-1]["outputs"]
+    assert "x and y exchanged" in held["cells"][-1]["outputs"][0]["text"]

@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -50,7 +50,7 @@ class TrackPlayer:
     """Tracks over the frames of their clip."""
 
     tracks: Tracks
-    clip: Clip
+    clip: Clip = field(repr=False)
 
     def _repr_html_(self) -> str:
         return player_html(self.tracks, self.clip)
