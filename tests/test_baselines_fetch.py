@@ -148,3 +148,15 @@ def test_the_verb_prints_where_the_files_are(server, tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == f"{tmp_path / 'carried' / 'file.bin'}\n"
     main(["data", "list"])
     assert "Weights for a test" in capsys.readouterr().out
+
+
+def test_the_hash_of_a_first_download_is_recorded_told_and_checked(server, tmp_path, capsys):
+    address, _ = server
+    path = download(f"{address}/file.bin", tmp_path / "file.bin")
+    assert SHA256 in capsys.readouterr().err
+    assert (tmp_path / "file.bin.sha256").read_text() == f"{SHA256}  file.bin\n"
+    path.write_bytes(b"other")
+    assert download(f"{address}/file.bin", path).read_bytes() == CONTENT
+    (tmp_path / "file.bin.sha256").write_text(f"{'0' * 64}  file.bin\n")
+    with pytest.raises(InputError, match="expected 0000"):
+        download(f"{address}/file.bin", path)

@@ -12,7 +12,7 @@ from lpa_cwm.baselines.gaps import GapTracker, zncc
 from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker
 from lpa_cwm.baselines.registry import BASELINES, get_baseline
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.types import Clip, Queries
+from lpa_cwm.types import Clip, Grid, Queries
 
 HEIGHT, WIDTH, FRAMES = 20, 30, 6
 
@@ -245,3 +245,23 @@ def test_unknown_baselines_are_named():
         InputError, match="'rafft' is not a known method; choose one of uniform, apa, lpa, static, lk, dis"
     ):
         get_baseline("rafft")
+
+
+def test_large_frames_go_through_the_estimator_in_small_batches(monkeypatch):
+    from lpa_cwm.baselines import pairwise
+
+    def sizes(most):
+        seen = []
+
+        def flow(before, after):
+            seen.append(len(before) // 2)
+            return torch.zeros(len(before), 2, *before.shape[-2:])
+
+        monkeypatch.setattr(pairwise, "BATCH_PIXELS", most)
+        clip = Clip(torch.zeros(6, 3, 8, 10, dtype=torch.uint8), "clip")
+        pairwise.PairwiseTracker(flow, size=None).track(clip, Grid(2))
+        return seen
+
+    assert sizes(4 * 80) == [4, 1]
+    assert sizes(2 * 80) == [2, 2, 1]
+    assert sizes(1) == [1] * 5

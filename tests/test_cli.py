@@ -341,3 +341,22 @@ def test_other_shells_get_a_script_too(shell, capsys):
 
 def test_commands_are_parsed_into_their_dataclass():
     assert parse(["track", "clip.mp4", "--points", "1,2@3"]).points == ("1,2@3",)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("track --grdi 5", "`lpa-cwm track` has no option --grdi; did you mean --grid?"),
+        ("track --x=3", "`lpa-cwm track` has no option --x; `lpa-cwm track --help` lists the options."),
+        ("eval predict", "`lpa-cwm eval predict` lacks PATH, --out FOLDER;"),
+        ("data simulate --form zzz", "Invalid choice 'zzz' for argument '--form'. Expected one of ('movi', 'tapvid');"),
+        ("track --grid", "Missing value for argument '--grid'."),
+    ],
+)
+def test_words_that_do_not_parse_get_one_sentence(capsys, words, said):
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lpa-cwm: {said}")
+    assert error.count("\n") == 1

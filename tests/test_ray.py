@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from lpa_cwm.errors import InputError
+from lpa_cwm.sharding import run_on_actors
 from tapvid_files import entries, save
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -84,3 +87,46 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path):
     assert "Ray did not start" in result.stderr
     assert "Traceback" not in result.stderr
     assert not result.stdout
+
+
+class FakeRay:
+    """What `run_on_actors` uses of Ray, without processes."""
+
+    class exceptions:
+        class RayError(Exception):
+            cause: Exception | None = None
+
+    def wait(self, references, num_returns):
+        return references[:1], references[1:]
+
+    def get(self, reference):
+        if reference.failure:
+            raise reference.failure
+        return reference.piece, reference.piece * 10
+
+
+class FakeActor:
+    def __init__(self, failures):
+        self.do = SimpleNamespace(remote=lambda piece: Reference(piece, failures.get(piece)))
+
+
+class Reference:
+    def __init__(self, piece, failure):
+        self.piece, self.failure = piece, failure
+
+
+def test_every_piece_is_handed_out_and_failures_come_last():
+    died, refused = FakeRay.exceptions.RayError("lost"), FakeRay.exceptions.RayError("task")
+    refused.cause = ValueError("no such video")
+    assert dict(run_on_actors(FakeRay(), [FakeActor({}) for _ in range(2)], list(range(5)))) == {
+        piece: 10 * piece for piece in range(5)
+    }
+    for failures, said in (
+        ({1: died}, "1 of 5 pieces failed on Ray, first number 1 .its process ended"),
+        ({3: refused, 4: died}, "2 of 5 pieces failed on Ray, first number 3 .no such video"),
+    ):
+        found = run_on_actors(FakeRay(), [FakeActor(failures) for _ in range(2)], list(range(5)))
+        done = {next(found)[0] for _ in range(5 - len(failures))}
+        assert done == set(range(5)) - set(failures)
+        with pytest.raises(InputError, match=said):
+            next(found)

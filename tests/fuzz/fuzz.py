@@ -170,7 +170,8 @@ def cases_of(inputs, names):
 
     total = sum(READERS[name].share for name in names)
     counts = {name: max(1, round(inputs * READERS[name].share / total)) for name in names}
-    return [(name, number) for name in names for number in range(counts[name])]
+    cases = [((number + 0.5) / counts[name], (name, number)) for name in names for number in range(counts[name])]
+    return [case for _, case in sorted(cases)]
 
 
 def table(counts: dict[str, Counter]) -> str:
@@ -182,8 +183,9 @@ def table(counts: dict[str, Counter]) -> str:
     return "\n".join(lines)
 
 
-def run(inputs=10_000, seed=0, only=(), workers=2):
-    """Counts of each reader, and the inputs that were neither read nor refused."""
+def run(inputs=10_000, seed=0, only=(), workers=2, seconds=float("inf")):
+    """Counts of each reader, and the inputs that were neither read nor refused; at most for some time."""
+    start = time.monotonic()
     from readers import READERS, write_seeds
 
     names = [name for name in READERS if not only or name in only]
@@ -196,6 +198,8 @@ def run(inputs=10_000, seed=0, only=(), workers=2):
                 bad.append((name, number, result, why))
                 last = why.strip().splitlines()[-1] if why else ""
                 print(f"{name} {number}: {result}: {last}", file=sys.stderr, flush=True)
+            if time.monotonic() - start > seconds:
+                break
     return counts, bad
 
 
@@ -213,6 +217,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--show", nargs=2)
     parser.add_argument("--child")
@@ -222,7 +227,7 @@ def main() -> None:
     if given.show:
         return show(given.show[0], int(given.show[1]), given.seed)
     start = time.monotonic()
-    counts, bad = run(given.inputs, given.seed, given.only, given.workers)
+    counts, bad = run(given.inputs, given.seed, given.only, given.workers, given.seconds)
     print(table(counts))
     print(f"{time.monotonic() - start:.0f} s, seed {given.seed}")
     return sys.exit(bool(bad))

@@ -209,7 +209,7 @@ READERS = {
     "prediction .npz": Reader(seeds.predictions, damage.damage_npz, prediction, 3),
     "seconds .json": Reader(seeds.seconds, damage.damage_json, seconds),
     "run.json": Reader(seeds.run_file, damage.damage_json, run_file, 2),
-    "scores.json": Reader(seeds.scores, damage.damage_json, scores, 2),
+    "scores.json": Reader(seeds.scores, damage.damage_json, scores, 0.5),
     "sweep.json": Reader(seeds.sweep, damage.damage_json, sweep, 2),
     "settings .json": Reader(seeds.settings, damage.damage_json, settings),
     "training log": Reader(seeds.log, damage.damage_json, log, 2),

@@ -23,6 +23,8 @@ from lpa_cwm.sampling import read, resize_frame
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
+BATCH_PIXELS = 4 * 1920 * 1080
+"""Pixels of the target frames of one call: frames and flows of larger batches would need gigabytes."""
 Flow = Callable[[UInt8[Tensor, "b 3 h w"], UInt8[Tensor, "b 3 h w"]], Float[Tensor, "b 2 h w"]]
 """Optical flow (dx, dy) in pixels from each frame of one batch to the same frame of another."""
 
@@ -109,7 +111,7 @@ class PairwiseTracker:
     flow: Flow
     rule: VisibilityRule = ForwardBackward()
     batch: int = 4
-    """Target frames per call of the flow estimator."""
+    """Target frames per call of the flow estimator; fewer if the frames are large."""
     device: str = "cpu"
     size: int | None = 256
     """Side to which frames are resized, without keeping the aspect; None keeps the size of the clip."""
@@ -123,10 +125,11 @@ class PairwiseTracker:
         def found() -> Tracks:
             return Tracks(rescale(tracks.xy, resized.hw, clip.hw), tracks.visible, strength)
 
+        batch = max(1, min(self.batch, BATCH_PIXELS // (resized.hw[0] * resized.hw[1])))
         with keep_partial(found):
             for source, rows in by_source(asked):
-                for first in range(source + 1, len(clip), self.batch):
-                    targets = torch.arange(first, min(first + self.batch, len(clip)), device=rows.device)
+                for first in range(source + 1, len(clip), batch):
+                    targets = torch.arange(first, min(first + batch, len(clip)), device=rows.device)
                     xy, visible, confidence = self._endpoints(resized, source, targets, asked.xy[rows])
                     at = (rows[:, None], targets)
                     tracks.xy[at], tracks.visible[at], strength[at] = xy, visible, confidence

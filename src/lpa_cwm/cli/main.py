@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, Union, runtime_checkable
@@ -24,6 +24,9 @@ from lpa_cwm.errors import InputError
 FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143
 """Exit codes beside 0; the parser itself ends with 2, an error that nobody foresaw with 1 and a traceback."""
 MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.DisallowNone)
+OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+BOX = re.compile("[\u2500-\u257f]|-{5,}")
+"""Lines that the parser draws."""
 NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's <malloc.h>."""
@@ -117,13 +120,41 @@ def parse_options(name: str, words: list[str]) -> Command:
     """The options of one command; help ends with an example."""
     kind, prog = COMMANDS[name], f"lpa-cwm {name}"
     if not {"-h", "--help"} & set(words):
-        return tyro.cli(kind, prog=prog, args=words, config=MARKERS)
-    shown = io.StringIO()
-    with redirect_stdout(shown), suppress(SystemExit):
-        tyro.cli(kind, prog=prog, args=["--help"], config=MARKERS)
-    text = "\n".join(line.rstrip() for line in NO_DEFAULT.sub("", shown.getvalue()).splitlines())
+        said = io.StringIO()
+        try:
+            with redirect_stdout(said), redirect_stderr(said):
+                return tyro.cli(kind, prog=prog, args=words, config=MARKERS)
+        except SystemExit as stopped:
+            raise InputError(misparsed(name, words, said.getvalue())) from stopped
+    text = "\n".join(line.rstrip() for line in NO_DEFAULT.sub("", help_of(name)).splitlines())
     print(f"{text.rstrip()}\n\nExample:\n  {kind.EXAMPLE}")
     sys.exit(0)
+
+
+def help_of(name: str) -> str:
+    """What the parser says of a command."""
+    shown = io.StringIO()
+    with redirect_stdout(shown), suppress(SystemExit):
+        tyro.cli(COMMANDS[name], prog=f"lpa-cwm {name}", args=["--help"], config=MARKERS)
+    return shown.getvalue()
+
+
+def misparsed(name: str, words: list[str], box: str) -> str:
+    """One sentence instead of the parser's box: which option there is not, or what else is wrong."""
+    known = set(OPTION.findall(help_of(name)))
+    for word in words:
+        option = word.partition("=")[0]
+        if word.startswith("--") and option.replace("_", "-") not in known:
+            near = difflib.get_close_matches(option, known, 1, 0.7)
+            meant = f"did you mean {near[0]}?" if near else f"`lpa-cwm {name} --help` lists the options."
+            return f"`lpa-cwm {name}` has no option {option}; {meant}"
+    lines = [BOX.sub("", line).rstrip() for line in box.partition("For full helptext")[0].splitlines()]
+    # Names of missing options stand alone, their descriptions are indented further.
+    missing = [line.strip() for line in lines if re.fullmatch(r" {4,7}(--|[A-Z]).*", line)]
+    if missing and "issing from" in box:
+        return f"`lpa-cwm {name}` lacks {', '.join(missing)}; `lpa-cwm {name} --help` shows an example."
+    text = " ".join(" ".join(lines[1:]).split()).rstrip(" .")
+    return f"{text[:1].upper()}{text[1:]}; `lpa-cwm {name} --help` lists the options."
 
 
 def overview(group: str = "") -> str:

@@ -4,6 +4,7 @@ An interrupted download is resumed. A file is put in place after its hash is che
 """
 
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,9 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write, cache_dir
+from lpa_cwm.files import atomic_write, cache_dir, sync
 from lpa_cwm.progress import progress
+from lpa_cwm.validation import read_text, reading
 
 BLOCK = 1 << 20
 
@@ -29,8 +31,36 @@ def sha256_of(path: Path) -> str:
 
 
 def matches_hash(path: Path, sha256: str | None) -> bool:
-    """Whether the file exists and, if a hash is known, has this hash."""
-    return path.is_file() and (sha256 is None or sha256_of(path) == sha256)
+    """Whether the file exists and has this hash; if none was published, the hash of its first download."""
+    if not path.is_file():
+        return False
+    due = sha256 or recorded_hash(path)
+    return due is None or sha256_of(path) == due
+
+
+def record_path(path: Path) -> Path:
+    """Where the hash of a first download is kept, in the format of `sha256sum`."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def recorded_hash(path: Path) -> str | None:
+    """The hash that the first download of a file had."""
+    record = record_path(path)
+    if not record.is_file():
+        return None
+    with reading(record, "a file of `sha256sum`", "remove it and the file beside it, and fetch again"):
+        found = read_text(record).partition(" ")[0]
+        if not re.fullmatch("[0-9a-f]{64}", found):
+            raise ValueError(f"{found[:80]!r}")
+        return found
+
+
+def record_hash(path: Path) -> None:
+    """Keep the hash of a first download and tell it, so that others can compare."""
+    found = sha256_of(path)
+    with atomic_write(record_path(path)) as aside:
+        aside.write_text(f"{found}  {path.name}\n")
+    print(f"{path.name} has SHA-256 {found}; its publisher gives none, so it is recorded beside it.", file=sys.stderr)
 
 
 def download(url: str, path: Path, sha256: str | None = None, timeout: float = 60.0) -> Path:
@@ -45,8 +75,11 @@ def download(url: str, path: Path, sha256: str | None = None, timeout: float = 6
         raise InputError(f"{url} could not be downloaded ({error}); run the command again to go on.") from error
     if part.stat().st_size < whole:
         raise InputError(f"The download of {url} broke off; run the command again to go on.")
-    _accept(part, sha256, url)
+    _accept(part, sha256 or recorded_hash(path), url)
+    sync(part)
     part.replace(path)
+    if sha256 is None and recorded_hash(path) is None:
+        record_hash(path)
     return path
 
 
@@ -136,7 +169,7 @@ class FromUrl:
 
     address: str
     hashes: dict[str, str | None]
-    """SHA-256 by file name; None if the publisher gives none."""
+    """SHA-256 by file name; None if the publisher gives none: then the first download's is recorded."""
 
     def fetch(self, folder: Path) -> None:
         """Download the missing files."""
