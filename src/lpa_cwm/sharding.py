@@ -171,13 +171,17 @@ def run_on_actors(ray: Any, actors: list[Any], pieces: list[int]) -> Iterator[tu
         while waiting and free:
             actor, piece = free.popleft(), waiting.popleft()
             busy[actor.do.remote(piece)] = actor, piece
-        (ready,), _ = ray.wait(list(busy), num_returns=1)
+        # Ray prints about processes that ended, from a thread of its own.
+        with stdout_to_stderr():
+            (ready,), _ = ray.wait(list(busy), num_returns=1)
         actor, piece = busy.pop(ready)
         free.append(actor)
         try:
-            yield ray.get(ready)
+            result = ray.get(ready)
         except ray.exceptions.RayError as error:
             failed[piece] = error
+        else:
+            yield result
     if failed:
         piece, error = min(failed.items())
         cause = getattr(error, "cause", None)
