@@ -9,7 +9,7 @@ from lpa_cwm.errors import InputError
 
 Item = TypeVar("Item")
 ADJUDICATORS = ("uniform", "apa", "lpa")
-WORLD, ADJUDICATOR = "compact", "lpa"
+WORLD, ADJUDICATOR = "learned", "lpa"
 """What every command uses unless told otherwise."""
 
 

@@ -45,7 +45,7 @@ class Correlation(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(2.7))
         self.prior = nn.Parameter(torch.tensor([0.5, 2.0]))
         """Exponent, and logarithm of the radius in pixels, of a heavy-tailed (Cauchy-like) prior."""
-        self._kept: tuple[Any, Tensor] | None = None
+        self._kept: dict[Any, Tensor] = {}
 
     def forward(self, source: Description, target: Description) -> Float[Tensor, "b p s"]:
         """Logits over the source positions."""
@@ -57,12 +57,13 @@ class Correlation(nn.Module):
     def displacement_prior(self, hw: HW) -> Float[Tensor, "1 p s"]:
         """Log-prior of the displacement; kept between calls unless it is being trained."""
         device = self.prior.device
-        if not self.training:
-            known = (hw, device, self.prior._version)
-            if self._kept is None or self._kept[0] != known:
-                self._kept = known, self.log_prior(hw, device)
-            return self._kept[1]
-        return self.log_prior(hw, device)
+        if self.training:
+            return self.log_prior(hw, device)
+        known = hw, device, self.prior._version
+        if known not in self._kept:
+            # Frames and crops take turns, so two sizes are kept; more would only be the priors of other clips.
+            self._kept = dict([*self._kept.items()][-1:]) | {known: self.log_prior(hw, device)}
+        return self._kept[known]
 
     def log_prior(self, hw: HW, device: torch.device) -> Float[Tensor, "1 p s"]:
         """Exponent times the logarithm of one plus the squared displacement in radii."""
