@@ -177,7 +177,8 @@ def test_lucas_kanade_finds_a_fraction_of_a_pixel() -> None:
 def test_bundled_weights_load_and_track_a_clip() -> None:
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 2)
     tracker = load("uniform", "learned", masks=4)
-    assert tracker.config == TrackerConfig(passes=0, sharpness=2000.0, masks=4)
+    settings = {"gaps": (1, 4), "passes": 1, "reevaluation": "native", "sharpness": 2000.0}
+    assert tracker.config == TrackerConfig(masks=4, **settings)
     tracks = tracker.track(clip, Grid(3).on(clip.hw))
     assert tracks.xy.isfinite().all()
 
@@ -190,7 +191,7 @@ def test_rows_are_unique_and_sorted(world: LearnedWorld, frames: tuple[torch.Ten
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no weights of the learned world model"):
+    with pytest.raises(InputError, match="of the learned world model"):
         LearnedWorld.load(bundled_weights("world-compact.safetensors"))
-    with pytest.raises(InputError, match="no weights of the learned world model"):
+    with pytest.raises(InputError, match="of the learned world model"):
         LearnedWorld.load(tmp_path / "absent.safetensors")

@@ -6,7 +6,8 @@ import torch
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.tracker import ONLY, CwmTracker, OnlineTracker
+from lpa_cwm.online import ONLY, OnlineTracker
+from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from lpa_cwm.errors import InterruptedTracking
+from lpa_cwm.online import ONLY, FrameEstimate, OnlineTracker, give
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import ONLY, CwmTracker, FrameEstimate, OnlineTracker, give, join_directions, validate_queries
+from lpa_cwm.tracker import CwmTracker, join_directions, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
 
 OnFrame = Callable[[int, int], None]

@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.decode import distribution, localize, windowed_sequence
+from lpa_cwm.online import ONLY, OnlineTracker
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
 from lpa_cwm.responses import CHANNELS
-from lpa_cwm.tracker import ONLY, CwmTracker, OnlineTracker, validate_queries
+from lpa_cwm.tracker import CwmTracker, validate_queries
 from lpa_cwm.types import Candidates, Clip, Pair, Queries
 
 

@@ -14,7 +14,8 @@ from lpa_cwm.io.export import write_video
 from lpa_cwm.io.overlay import OverlayStyle, draw_tracks
 from lpa_cwm.io.streams import FrameStream
 from lpa_cwm.io.tracks import TrackSource, save, table
-from lpa_cwm.tracker import CwmTracker, FrameEstimate
+from lpa_cwm.online import FrameEstimate
+from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Queries, Tracks
 
 DEFAULT_RATE = 24.0

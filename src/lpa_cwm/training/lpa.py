@@ -131,11 +131,13 @@ class Augmentation:
 
 def split_train_val(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor, "val"]]:
     """Rows for training and for model selection; all sets of a video are on the same side."""
-    val = torch.tensor([seed_of("held", video) % VAL_FOLDS == 0 for video in videos])
-    if val.all() or not val.any():
-        raise InputError(
-            f"{len(set(videos))} videos cannot be split into training and held-out ones; cache more videos."
-        )
+    place = {video: seed_of("held", video) for video in set(videos)}
+    held = {video for video, key in place.items() if key % VAL_FOLDS == 0}
+    # Few videos may all fall into other folds: then the one that comes first by its key is held out.
+    held = held or {min(place, key=lambda video: place[video])}
+    if len(held) == len(place):
+        raise InputError(f"{len(place)} videos cannot be split into training and held-out ones; cache more videos.")
+    val = torch.tensor([video in held for video in videos])
     return (~val).nonzero()[:, 0], val.nonzero()[:, 0]
 
 

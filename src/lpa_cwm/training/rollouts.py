@@ -17,10 +17,10 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import rescale
+from lpa_cwm.online import ONLY, OnlineTracker, give
 from lpa_cwm.protocols import Adjudicator, Dataset
 from lpa_cwm.registry import load_adjudicator
 from lpa_cwm.rng import generator
-from lpa_cwm.tracker import ONLY, OnlineTracker, give
 from lpa_cwm.training.feature_cache import CandidateSets, FeatureRecorder, concatenate
 from lpa_cwm.training.pair_sampling import sample_rows
 from lpa_cwm.types import Candidates, Pair, Queries, Sample

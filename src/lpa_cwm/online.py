@@ -1,0 +1,272 @@
+"""Tracking through time: candidates from several source frames, adjudicated together, one target frame after another.
+
+For a target frame t the candidates of a point come from its query frame (the direct path of the paper) and from the
+frames t - g of the configured gaps in which the point has a visible estimate. All of them lie in frame t, so that one
+adjudicator weighs them as one set and compares each with the appearance at the query. Without gaps this is the paper.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from lpa_cwm.config import TrackerConfig
+from lpa_cwm.errors import InputError
+from lpa_cwm.pair_tracking import PairResult, decode_candidates, reevaluate
+from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
+from lpa_cwm.protocols import Adjudicator, WorldModel
+from lpa_cwm.refine import PointSource
+from lpa_cwm.types import Candidates, Pair, Queries
+
+ONLY = "only"
+"""Name of the adjudicator where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEstimate:
+    """Where every track is in one frame; NaN and hidden before its query."""
+
+    xy: Float[Tensor, "n 2"]
+    visible: Bool[Tensor, "n"]
+    strength: Float[Tensor, "n"]
+    support: Float[Tensor, "n"]
+    spread: Float[Tensor, "n"]
+
+    @classmethod
+    def empty(cls, tracks: int) -> "FrameEstimate":
+        """No track is anywhere."""
+        unknown = (torch.full((tracks,), torch.nan) for _ in range(3))
+        return cls(torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool), *unknown)
+
+    def put(self, rows: Int[Tensor, "k"], result: PairResult, threshold: float) -> None:
+        """Enter the results of some tracks."""
+        for name in ("xy", "strength", "support", "spread"):
+            getattr(self, name)[rows] = getattr(result, name).cpu()
+        self.visible[rows] = (result.strength >= threshold).cpu()
+
+    def extended(self, tracks: int) -> "FrameEstimate":
+        """The same for a larger number of tracks."""
+        grown = FrameEstimate.empty(tracks)
+        for entry in fields(self):
+            getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
+        return grown
+
+
+@dataclass
+class OnlineTracker:
+    """Tracks points by several adjudicators while frames come in one at a time.
+
+    Memory does not depend on the number of frames: only the frames that gaps reach back to, and those with given
+    positions, are kept. Each frame is described once and each frame pair observed once for all points.
+    """
+
+    world: WorldModel
+    adjudicators: Mapping[str, Adjudicator]
+    config: TrackerConfig
+    device: str = "cpu"
+    name: str = "stream"
+    """Identity of the video; fixes the masks."""
+    time: int = 0
+    """Number of the frame that comes next."""
+    anchors: list[dict[int, Float[Tensor, "2"]]] = field(default_factory=list)
+    """For each track its given positions by frame: the query, and corrections."""
+    active: list[bool] = field(default_factory=list)
+    frames: dict[int, PreparedFrame] = field(default_factory=dict)
+    history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
+    believed: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
+    """For each adjudicator and track the last visible position, and its frame."""
+    on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
+    """Called with tracks, their pair and their candidates before each adjudication: what training records."""
+
+    def add(self, xy: Float[Tensor, "2"], frame: int | None = None, track: int | None = None) -> int:
+        """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track."""
+        frame = self.time - 1 if frame is None else frame
+        if track is None or track == len(self.anchors):
+            self.anchors.append({})
+            self.active.append(True)
+            track = len(self.anchors) - 1
+        self.anchors[track][frame] = xy.float().cpu()
+        if frame < self.time and frame not in self.frames:
+            raise InputError(f"Frame {frame} is gone; positions can be given in the frames {sorted(self.frames)}.")
+        return track
+
+    def remove(self, track: int) -> None:
+        """Stop tracking a point."""
+        self.active[track] = False
+
+    @torch.inference_mode()
+    def step(self, frame: UInt8[Tensor, "3 h w"]) -> dict[str, FrameEstimate]:
+        """Track all points into the next frame; estimates by adjudicator."""
+        self.frames[self.time] = prepare(self.world, frame, self.device)
+        observed: dict[Any, ObservedPair] = {}
+        direct: dict[tuple[int, ...], Candidates] = {}
+        estimates = {name: self._estimate(name, observed, direct) for name in self.adjudicators}
+        for name, estimate in estimates.items():
+            self._give(estimate)
+            self._believe(name, estimate)
+            self.history.setdefault(name, {})[self.time] = estimate
+        self._forget()
+        self.time += 1
+        return estimates
+
+    def _estimate(
+        self, name: str, observed: dict[Any, ObservedPair], direct: dict[tuple[int, ...], Candidates]
+    ) -> FrameEstimate:
+        """Estimates of one adjudicator in the newest frame."""
+        estimate = FrameEstimate.empty(len(self.anchors))
+        groups: dict[int, dict[tuple[int, ...], list[int]]] = {}
+        for track in range(len(self.anchors)):
+            if found := self._sources(name, track):
+                groups.setdefault(found[0], {}).setdefault(found[1], []).append(track)
+        for reference, by_sources in groups.items():
+            pair = self._observe(reference, observed)
+            rows = torch.tensor(sorted(track for tracks in by_sources.values() for track in tracks))
+            xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
+            result = PairResult.empty(xy)
+            for sources, tracks in by_sources.items():
+                for some in torch.tensor(tracks).split(self.config.batch):
+                    parts = [self._candidates(name, source, some, observed, direct) for source in sources]
+                    place = torch.searchsorted(rows, some)
+                    result.put(place, self._judge(name, pair, xy[place], some, Candidates.join(parts)))
+            for index in range(1, self.config.passes + 1):
+                result = self._reevaluate(name, pair, rows, xy, result, index)
+            estimate.put(rows, result, self.config.visibility_threshold)
+        return estimate
+
+    def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
+        """The last given position's frame, and all frames that candidates come from; None if there is none yet."""
+        given = sorted(frame for frame in self.anchors[track] if frame < self.time)
+        if not given or not self.active[track]:
+            return None
+        recent = (self.time - gap for gap in self.config.gaps)
+        believed = [
+            frame for frame in recent if frame > given[0] and frame not in given and self._visible(name, frame, track)
+        ]
+        return given[-1], (*given, *believed)
+
+    def _last_believed(self, name: str, tracks: list[int]) -> tuple[Float[Tensor, "k 2"], Float[Tensor, "k"]]:
+        """Where points were last visible or given, and in which frames."""
+        known = []
+        for track in tracks:
+            given = max(frame for frame in self.anchors[track] if frame < self.time)
+            seen = self.believed.get(name, {}).get(track)
+            known.append(seen if seen and seen[1] > given else (self.anchors[track][given], given))
+        return torch.stack([xy for xy, _ in known]), torch.tensor([float(frame) for _, frame in known])
+
+    def _visible(self, name: str, frame: int, track: int) -> bool:
+        known = self.history.get(name, {}).get(frame)
+        return known is not None and track < len(known.visible) and bool(known.visible[track])
+
+    def _observe(self, source: int, observed: dict[Any, ObservedPair]) -> ObservedPair:
+        """The pair of a source frame and the newest frame."""
+        if source not in observed:
+            identity = "clip", self.name, source, self.time
+            frames = self.frames[source], self.frames[self.time]
+            observed[source] = ObservedPair(self.world, *frames, identity, self.config)
+        return observed[source]
+
+    def _candidates(
+        self,
+        name: str,
+        source: int,
+        rows: Int[Tensor, "k"],
+        observed: dict[Any, ObservedPair],
+        direct: dict[tuple[int, ...], Candidates],
+    ) -> Candidates:
+        """Candidates of some tracks from one source frame; those from given positions serve all adjudicators."""
+        pair, tracks = self._observe(source, observed), rows.tolist()
+        if all(source in self.anchors[track] for track in tracks):
+            key = (source, *tracks)
+            if key not in direct:
+                xy = torch.stack([self.anchors[track][source] for track in tracks])
+                direct[key] = pair_candidates(pair, xy.to(self.device)).by_path(self.time - source)
+            return direct[key]
+        key = source, self.config.gap_masks
+        if key not in observed:
+            observed[key] = pair.with_masks(self.config.gap_masks)
+        before = self.history[name][source]
+        belief = before.strength[rows] / self.config.visibility_threshold
+        found = pair_candidates(observed[key], before.xy[rows].to(self.device))
+        return found.by_path(self.time - source, belief.to(self.device))
+
+    def _judge(
+        self,
+        name: str,
+        observed: ObservedPair,
+        xy: Float[Tensor, "k 2"],
+        tracks: Int[Tensor, "k"],
+        candidates: Candidates,
+    ) -> PairResult:
+        """Adjudicate and decode one candidate set per point; `observed` is the pair whose source shows the points."""
+        source, target = observed.source, observed.target
+        pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
+        if self.config.gaps:
+            last_xy, since = self._last_believed(name, tracks.tolist())
+            age = (self.time - since).to(self.device)
+            candidates = replace(candidates, last_xy=observed.crop.to_crop(last_xy.to(self.device)), age=age)
+        if self.on_candidates is not None:
+            self.on_candidates(tracks, pair, candidates)
+        return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
+
+    def _reevaluate(
+        self,
+        name: str,
+        pair: ObservedPair,
+        rows: Int[Tensor, "k"],
+        xy: Float[Tensor, "k 2"],
+        result: PairResult,
+        index: int,
+    ) -> PairResult:
+        """One further pass; at native resolution also from the nearest earlier frame where the point was visible."""
+        frame = self.time - min(self.config.gaps, default=0)
+        known = [self._visible(name, frame, track) for track in rows.tolist()]
+        if self.config.reevaluation != "native" or not any(known):
+            return reevaluate(pair, xy, result, index)
+        refined = PairResult.empty(xy)
+        seen = torch.tensor(known)
+        for some, is_seen in ((seen.nonzero()[:, 0], True), ((~seen).nonzero()[:, 0], False)):
+            if len(some) == 0:
+                continue
+            recent = None
+            if is_seen:
+                before = self.history[name][frame].xy[rows[some]].to(self.device)
+                recent = PointSource([self.frames[frame].native] * len(some), before)
+            refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent))
+        return refined
+
+    def _give(self, estimate: FrameEstimate) -> None:
+        """Positions that are given in the newest frame are visible and exact."""
+        for track, given in enumerate(self.anchors):
+            if self.time in given:
+                estimate.xy[track] = given[self.time]
+                estimate.visible[track] = True
+                for values in (estimate.strength, estimate.support, estimate.spread):
+                    values[track] = torch.nan
+
+    def _believe(self, name: str, estimate: FrameEstimate) -> None:
+        """Remember where each track was last visible."""
+        believed = self.believed.setdefault(name, {})
+        for track in estimate.visible.nonzero()[:, 0].tolist():
+            believed[track] = estimate.xy[track], self.time
+
+    def _forget(self) -> None:
+        """Keep the frames and estimates that a later frame can need."""
+        oldest = self.time + 1 - max(self.config.gaps, default=0)
+        given = {frame for track, anchors in enumerate(self.anchors) if self.active[track] for frame in anchors}
+        self.frames = {
+            frame: kept
+            for frame, kept in self.frames.items()
+            if frame >= oldest or frame in given or frame == self.time
+        }
+        for known in self.history.values():
+            for frame in [frame for frame in known if frame < oldest]:
+                del known[frame]
+
+
+def give(online: OnlineTracker, queries: Queries) -> None:
+    """Enter all positions of some queries."""
+    for xy, frame, track in zip(queries.xy, queries.frame.tolist(), queries.tracks.tolist(), strict=True):
+        online.add(xy, frame, track)
