@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := data,demo,flow,report,sim,ray,torchmetrics
+TEST_TOOLS := "beartype>=0.22" "hypothesis>=6.100" "pytest>=8"
+CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geometry layered_world learned_world lpa masks \
+	matching metrics opt_cwm predictions responses temporal toy tracker types video world_models))
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -31,9 +34,29 @@ lint: .venv/dev   ## style, types and layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
-# One thread for each of the two workers: more would wait for each other.
+# One thread for each of the two workers: more would wait for each other. Bytecode is written even where the machine
+# says otherwise, so that tests are not compiled anew in every run. A file stays with one worker, and so do its fixtures.
 test: .venv/dev   ## the default suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Environments of their own. `uv` resolves every direct dependency of the core to its lowest declared version; the
+# newest are what pip takes by itself. Both need the GPU builds of torch where the package index has no others.
+build/lowest/done: pyproject.toml
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet uv
+	build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct -e . $(TEST_TOOLS)
+	touch $@
+
+build/newest/done: pyproject.toml
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip install --quiet -e . $(TEST_TOOLS)
+	touch $@
+
+test-lowest: build/lowest/done  ## the tests of the core with the lowest declared versions
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest $(CORE_TESTS)
+
+test-newest: build/newest/done  ## the tests of the core with the newest versions
+	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest $(CORE_TESTS)
 
 test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow
@@ -57,6 +80,6 @@ format: .venv/dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:           ## remove what the targets made
-	rm -rf .venv demo site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo lint test test-slow test-browser fuzz docs format clean
+.PHONY: help demo lint test test-lowest test-newest test-slow test-browser fuzz docs format clean

@@ -15,7 +15,7 @@ class Panning:
 
     size: int = 256
     patch: int = 8
-    width: float = 2.0
+    response_sigma: float = 2.0
     defaults = lc.TrackerConfig()
 
     def describe(self, frame):
@@ -38,7 +38,7 @@ class Panning:
     def intervene(self, scene, factual, xy):
         """Per query: the change of the prediction when a Gaussian bump is added at the query."""
         offset = pixel_centers((self.size, self.size)) - (xy + scene)[:, None, None]
-        spot = 0.2 * (-offset.square().sum(-1) / (2 * self.width**2)).exp()
+        spot = 0.2 * (-offset.square().sum(-1) / (2 * self.response_sigma**2)).exp()
         change = spot[:, None] * factual[None]
         return change[:, :, None].expand(-1, -1, 3, -1, -1)
 

@@ -17,7 +17,9 @@ from lpa_cwm.training.feature_cache import fill_cache
 from tapvid_files import entries, save
 from test_lpa_training import job
 
-TOY = {"world": "toy", "settings": {"masks": 2}}
+TOY = {"world": "toy", "settings": {"masks": 2, "passes": 0}}
+FEW = ["--world", "toy", "--masks", "2", "--passes", "0"]
+"""The toy world with little to compute: what is compared is which files are made of which."""
 
 
 def test_a_comparison_reads_the_data_once_and_hashes_each_video_once(tmp_path, monkeypatch, capsys):
@@ -50,7 +52,7 @@ def test_all_rows_are_trained_tracked_scored_and_reported(tmp_path, capsys):
     list(fill_cache(job(), tmp_path / "evidence"))
     command = ["eval", "ablate", str(data), "--cache", str(tmp_path / "evidence"), "--out", str(tmp_path / "out")]
     for _ in range(2):
-        main([*command, "--world", "toy", "--steps", "2", "--max-tracks", "1", "--frames", "2"])
+        main([*command, *FEW, "--steps", "2", "--max-tracks", "1", "--frames", "2"])
     assert {path.name for path in (tmp_path / "out/runs").iterdir()} == {variant.name for variant in VARIANTS}
     for variant in VARIANTS:
         scores = json.loads((tmp_path / "out/runs" / variant.name / "scores.json").read_text())
@@ -86,7 +88,7 @@ def test_every_ablation_stands_beside_its_own_row_of_the_paper(tmp_path):
 
 def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
     data = str(save(tmp_path / "data.pkl", entries(2, t=3, n=2)))
-    part = ["--world", "toy", "--masks", "2", "--frames", "3"]
+    part = [*FEW, "--frames", "3"]
     main(["eval", "compare", data, "--methods", "static", "uniform", "apa", "--out", str(tmp_path / "all"), *part])
     main(["eval", "predict", data, "--adjudicator", "apa", "--out", str(tmp_path / "apa"), *part])
     alone = {path.name: path.read_bytes() for path in (tmp_path / "apa").glob("*.npz")}
@@ -97,8 +99,7 @@ def test_compared_methods_have_the_runs_they_have_alone(tmp_path):
 
 def test_shards_of_a_comparison_make_its_files_and_the_last_the_report(tmp_path, capsys):
     data = str(save(tmp_path / "data.pkl", entries(3, t=3, n=2)))
-    few = ["--world", "toy", "--masks", "2", "--frames", "3"]
-    command = ["eval", "compare", data, "--methods", "static", "uniform", *few]
+    command = ["eval", "compare", data, "--methods", "static", "uniform", *FEW, "--frames", "3"]
     for shard in ("1/2", "2/2"):
         assert not (tmp_path / "parts/report").exists()
         main([*command, "--out", str(tmp_path / "parts"), "--shard", shard])

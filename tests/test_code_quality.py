@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,14 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def functions():
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 yield path.relative_to(ROOT), node
 
@@ -34,18 +40,13 @@ def test_most_functions_are_very_short():
 
 def test_public_functions_and_classes_are_described():
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path.relative_to(ROOT)}: {node.name} has no docstring"
 
 
 def test_no_class_name_occurs_twice():
-    names = [
-        node.name
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
-    ]
+    names = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
     assert not {name for name, count in Counter(names).items() if count > 1}
 
 
@@ -53,7 +54,7 @@ def test_no_class_name_occurs_twice():
 def test_no_name_is_defined_twice_in_a_namespace(path):
     """Neither a function twice in a module, nor a name that `__init__` takes from two places."""
     names = []
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.ImportFrom):

@@ -102,8 +102,8 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "clip.mp4", toy_clip(ToyMotion(shift=(0.02, 0.0)), 2, (64, 64)).frames, 12.0)
     (tmp_path / "run").mkdir()
-    video = np.zeros((4, 16, 16, 3), np.uint8)
-    entry = {"video": video, "points": np.full((1, 4, 2), 0.5, np.float32), "occluded": np.zeros((1, 4), bool)}
+    video = np.zeros((2, 16, 16, 3), np.uint8)
+    entry = {"video": video, "points": np.full((1, 2, 2), 0.5, np.float32), "occluded": np.zeros((1, 2), bool)}
     (tmp_path / "data.pkl").write_bytes(pickle.dumps({"one": entry}))
     return tmp_path
 
@@ -121,6 +121,8 @@ def test_python_of_a_page_runs_from_top_to_bottom(path, desk):
 
 def documented_modules():
     for path in sorted(SOURCE.rglob("*.py")):
+        if ">>>" not in path.read_text():
+            continue
         tree = ast.parse(path.read_text())
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
         texts = [ast.get_docstring(node) or "" for node in nodes]

@@ -14,7 +14,6 @@ from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.baselines.sources import OPT_CWM, OptCwmCheckpoint
-from lpa_cwm.cli.data import Cache
 from lpa_cwm.cli.doctor import benchmarks
 from lpa_cwm.datasets.kinetics_csv import find_clips
 from lpa_cwm.datasets.movif import MoviClips
@@ -29,6 +28,7 @@ from lpa_cwm.synth.pairs import split_of
 from lpa_cwm.synth.video_pairs import decode_folder
 from lpa_cwm.training import feature_cache
 from lpa_cwm.training.feature_cache import CandidateSets
+from lpa_cwm.training.pair_sampling import training_pairs
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 from movi_files import drift
 from movi_files import write as write_movi
@@ -88,7 +88,7 @@ def of_doctor(folder):
 READERS = {
     "feature cache": (make_cache, lambda folder: feature_cache.read_cache(folder)[1]),
     "MOVi": (make_movi, lambda folder: MoviClips.of(folder, "train").entries),
-    "cache from MOVi": (make_movi, lambda folder: len(Cache(dataset=folder, out=folder / "out").source().videos)),
+    "cache from MOVi": (make_movi, lambda folder: len(training_pairs(folder).videos)),
     "TAP-Vid": (make_tapvid, lambda folder: load_dataset(folder).names),
     "predictions": (make_predictions, lambda folder: list(predicted_videos(folder))),
     "footage": (make_video, lambda folder: decode_folder(folder, folder / "cache", quiet=True)),

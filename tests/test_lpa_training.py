@@ -107,9 +107,9 @@ def test_cached_inputs_are_what_the_adjudicator_sees(folder):
 
 def test_training_and_tracking_see_the_same_candidates():
     """What is recorded of a frame pair is what `track_many` shows an adjudicator for the same frames and points."""
-    sampler = correspondences(6, pairs=2, queries=4)
+    sampler = correspondences(3, pairs=2, queries=4)
     recorder = FeatureRecorder(WORLD, APA(edges))
-    for video in range(6):
+    for video in range(3):
         clip = sampler.dataset[video].clip
         for pair in sampler.pairs_of(video):
             _, source, target = pair.identity

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpa_cwm.cli.data import Cache
 from lpa_cwm.datasets.movif import MoviClips, check_flow_sign, read_clip, round_trip_error, rounded_targets
 from lpa_cwm.datasets.tfrecord import RecordFile
 from lpa_cwm.errors import InputError
 from lpa_cwm.synth.pairs import split_of
+from lpa_cwm.training.pair_sampling import training_pairs
 from movi_files import HIGH, LOW, drift, write
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,4 +101,4 @@ def test_the_cache_leaves_official_validation_shards_out(tmp_path):
     train = [str(number) for number in range(40) if split_of(str(number)) == "train"]
     for records, name in (("train", train[0]), ("validation", train[1])):
         write(tmp_path / f"movi_f-{records}.tfrecord-00000-of-00001", drift((2.0, 1.0), 64, name=name))
-    assert list(Cache(dataset=tmp_path, out=tmp_path / "out").source().videos) == [train[0]]
+    assert list(training_pairs(tmp_path).videos) == [train[0]]

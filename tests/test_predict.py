@@ -21,7 +21,7 @@ from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.methods import Method
-from lpa_cwm.evaluation.predict import PredictJob, predict, write_runs
+from lpa_cwm.evaluation.predict import PredictJob, predict, predict_methods, write_runs
 from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.predictions import prediction_path, read_prediction
@@ -263,3 +263,13 @@ def test_predict_is_a_function_that_prints_nothing(tmp_path, pickled, capsys):
     counts = predict(pickled, tmp_path / "run", Method("static", label="still"))
     assert (counts.made, counts.present) == (3, 4)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_world_model_is_loaded_once_for_all_methods(tmp_path, pickled, monkeypatch):
+    loads = []
+    entry = WORLDS["toy"]
+    monkeypatch.setitem(WORLDS, "toy", replace(entry, load=lambda: loads.append(1) or entry.load()))
+    dataset = load_dataset(pickled, Selection(frames=2, max_tracks=1))
+    methods = {tmp_path / name: Method(name, "toy", settings={"masks": 2}) for name in ("uniform", "apa")}
+    predict_methods(dataset, manifest_of(dataset), methods)
+    assert len(loads) == 1

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.sharding import run_on_actors
 from tapvid_files import entries, save
@@ -21,11 +22,14 @@ FEW = {
 }
 
 
-def run(verb, path, out, *more):
+def command(verb, path, out):
+    return [*verb.split(), str(path), "--out", str(out), "--json", "--world", "toy", *FEW[verb]]
+
+
+def run_over_ray(arguments):
     # In a process of its own: Ray leaves threads and open files behind, which the suite counts as errors.
-    program = [sys.executable, "-m", "lpa_cwm.cli.main", *verb.split()]
-    command = [*program, str(path), "--out", str(out), "--json", "--world", "toy"]
-    result = subprocess.run([*command, *FEW[verb], *more], capture_output=True, text=True)
+    program = [sys.executable, "-m", "lpa_cwm.cli.main"]
+    result = subprocess.run([*program, *arguments, *RAY], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -35,9 +39,11 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("verb", FEW)
-def test_two_workers_write_what_one_process_writes(verb, tmp_path):
+def test_two_workers_write_what_one_process_writes(verb, tmp_path, capsys):
     path = save(tmp_path / "data.pkl", entries(5))
-    local, ray = run(verb, path, tmp_path / "local"), run(verb, path, tmp_path / "ray", *RAY)
+    main(command(verb, path, tmp_path / "local"))
+    local = json.loads(capsys.readouterr().out.splitlines()[-1])
+    ray = run_over_ray(command(verb, path, tmp_path / "ray"))
     assert local.pop("out") != ray.pop("out")
     assert local == ray
     assert contents(tmp_path / "ray") == contents(tmp_path / "local")

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
+from lpa_cwm.backward_tracking import join_directions
 from lpa_cwm.errors import InterruptedTracking
 from lpa_cwm.online import ONLY, FrameEstimate, OnlineTracker, give
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, join_directions, validate_queries
+from lpa_cwm.tracker import CwmTracker, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
 
 OnFrame = Callable[[int, int], None]

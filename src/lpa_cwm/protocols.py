@@ -31,6 +31,11 @@ class WorldModel(Protocol):
         """Settings that suit this world model; any of them can be overridden."""
         ...
 
+    @property
+    def response_sigma(self) -> float:
+        """Standard deviation of a response in pixels, about that of the perturbation; the training of LPA needs it."""
+        ...
+
     def describe(self, frame: Float[Tensor, "3 h w"]) -> Any:
         """Once per frame: what does not depend on the other frame of a pair."""
         ...

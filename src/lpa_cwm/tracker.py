@@ -1,12 +1,13 @@
 """Trackers of whole clips: forward from the queries, and backward if asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from lpa_cwm.backward_tracking import track_both_ways
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside
@@ -15,7 +16,7 @@ from lpa_cwm.pair_tracking import PairResult, track_pair
 from lpa_cwm.probe import ObservedPair, observe_pair
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, WorldModel
-from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
+from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 
 @dataclass
@@ -70,16 +71,14 @@ def track_many(
     `on_frame` is called before each frame with the number done and the number in all; it may raise to stop.
     """
     queries = validate_queries(clip, queries)
-    online = OnlineTracker(world, adjudicators, config or world.defaults, device, clip.name)
     total = len(clip) * (2 if backward else 1)
-    forward = _track_forward(online, clip, queries, quiet, lambda done: on_frame(done, total))
-    if not backward:
-        return forward
-    turned = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
-    mirrored = replace(queries, frame=len(clip) - 1 - queries.frame)
-    online = replace(online, name=turned.name, time=0, anchors=[], active=[], frames={}, history={}, believed={})
-    before = _track_forward(online, turned, mirrored, quiet, lambda done: on_frame(len(clip) + done, total))
-    return {name: join_directions(before[name].reversed(), after, queries) for name, after in forward.items()}
+
+    def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
+        online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name)
+        done = 0 if part is clip else len(clip)
+        return _track_forward(online, part, asked, quiet, lambda index: on_frame(done + index, total))
+
+    return track_both_ways(track, clip, queries) if backward else track(clip, queries)
 
 
 def _track_forward(
@@ -103,27 +102,6 @@ def _track_forward(
         )
         for name in online.adjudicators
     }
-
-
-def join_directions(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
-    """Before its first given position a track is that of the backward direction, after its last that of the forward.
-
-    Between two given positions the direction with the stronger response counts.
-    """
-    tracks = len(after.visible)
-    frames = torch.arange(after.visible.shape[1])
-    first, last = torch.full((tracks,), len(frames)), torch.full((tracks,), -1)
-    first = first.scatter_reduce(0, queries.tracks, queries.frame, "amin")[:, None]
-    last = last.scatter_reduce(0, queries.tracks, queries.frame, "amax")[:, None]
-    assert after.strength is not None
-    assert before.strength is not None
-    stronger = after.strength.nan_to_num(torch.inf) >= before.strength.nan_to_num(torch.inf)
-    forward = (frames >= last) | ((frames >= first) & stronger)
-    merged = {}
-    for name, value in after.known().items():
-        mask = forward[..., None] if value.ndim == 3 else forward
-        merged[name] = torch.where(mask, value, getattr(before, name))
-    return Tracks(**merged)
 
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from tyro.conf import Positional
 
@@ -16,15 +16,12 @@ from lpa_cwm.cli.options import (
     SplitOption,
     WorkerOptions,
     WorldOption,
+    without_none,
 )
 from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, integer, one_of, out_file
-from lpa_cwm.presets import PRESETS
-from lpa_cwm.registry import fingerprint
 
 if TYPE_CHECKING:
     from lpa_cwm.synth.pair_shards import FlowSource
-    from lpa_cwm.training.feature_cache import FeatureRecorder
-    from lpa_cwm.training.pair_sampling import PairSampler
 
 PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 """Names of `datasets.download.DOWNLOADS`, which help must not import."""
@@ -156,68 +153,29 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
 
     def run(self) -> None:
         """Fill the cache."""
-        from lpa_cwm.files import pin_settings
-        from lpa_cwm.progress import progress
         from lpa_cwm.sharding import executor
-        from lpa_cwm.training.feature_cache import RecordingJob, fill_cache
-        from lpa_cwm.training.pair_sampling import FlowPairSampler
-        from lpa_cwm.training.rollouts import rollout_job
+        from lpa_cwm.training.caching import CacheSettings, cache_features
 
-        device = self.model.on()
-        if self.rollouts == "none":
-            source = self.source()
-            job = RecordingJob(source, self.recorder)
-        else:
-            source, job = None, rollout_job(self.dataset, self.recorder, self.rollouts, self.queries)
-        videos = self.parallel.shard.of(len(job.videos))
-        pin_settings(self.out / "cache.json", self.settings())
-        workers = executor(self.parallel.executor, device, self.parallel.workers)
-        done = fill_cache(job, self.out, workers, self.parallel.shard)
-        counts = dict(progress(done, len(videos), "candidates"))
-        groups, size = sum(counts.values()), sum(path.stat().st_size for path in counts)
+        settings = CacheSettings.of_preset(
+            self.preset,
+            world=self.model.world,
+            score_model=self.score_model,
+            pairs=self.pairs,
+            queries=self.queries,
+            rollouts=self.rollouts,
+            **without_none({"masks": self.masks, "gaps": self.gaps, "hidden": self.hidden}),
+        )
+        device, parallel = self.model.on(), self.parallel
+        workers = executor(parallel.executor, device, parallel.workers)
+        done = cache_features(self.dataset, self.out, settings, device=device, executor=workers, shard=parallel.shard)
         if self.json:
-            print(json.dumps({"out": str(self.out), "groups": groups, "videos": len(videos), "bytes": size}))
+            about = {"out": str(self.out), "groups": done.sets, "videos": done.videos, "bytes": done.bytes}
+            print(json.dumps(about))
             return
-        print(f"{groups} groups of {len(videos)} videos, {size / max(1, groups) / 1e6:.2f} MB a group")
-        if isinstance(source, FlowPairSampler):
-            print(f"pixels of their frame pairs:\n{source.filter_counts(videos)}")
+        print(f"{done.sets} groups of {done.videos} videos, {done.bytes / max(1, done.sets) / 1e6:.2f} MB a group")
+        if done.filtered:
+            print(f"pixels of their frame pairs:\n{done.filtered}")
         print(self.out)
-
-    def settings(self) -> dict[str, Any]:
-        """What the files depend on."""
-        from lpa_cwm.training.feature_cache import FORMAT
-
-        chosen = self.candidates()
-        numbers = {"pairs": self.pairs, "queries": self.queries, **chosen, "gaps": list(chosen["gaps"])}
-        # Left out by default: the folder may have been begun without a preset.
-        numbers |= {} if self.preset == "default" else {"preset": self.preset}
-        numbers |= {} if self.rollouts == "none" else {"rollouts": self.rollouts}
-        weights = {"shipped_weights": fingerprint(self.model.world, self.score_model)}
-        names = {"dataset": self.dataset.name, "world": self.model.world, "score": self.score_model}
-        return names | weights | numbers | FORMAT
-
-    def candidates(self) -> dict[str, Any]:
-        """Number of masks, gaps and hidden queries: those of the preset, and over them those that were given."""
-        given = {name: getattr(self, name) for name in ("masks", "gaps", "hidden")}
-        return PRESETS[self.preset].cache | {name: value for name, value in given.items() if value is not None}
-
-    def recorder(self) -> "FeatureRecorder":
-        """What asks the world model; each worker makes its own."""
-        from lpa_cwm.adjudicators.apa import APA
-        from lpa_cwm.registry import load_score_model, load_world
-        from lpa_cwm.training.feature_cache import FeatureRecorder
-
-        device = self.model.on()
-        apa = APA(load_score_model(self.score_model, device))
-        settings = {**PRESETS[self.preset].tracker, "masks": self.candidates()["masks"]}
-        return FeatureRecorder(load_world(self.model.world), apa, settings, device=device)
-
-    def source(self) -> "PairSampler":
-        """Tracks of annotated videos, or flow of records."""
-        from lpa_cwm.training.pair_sampling import training_pairs
-
-        chosen = self.candidates()
-        return training_pairs(self.dataset, self.pairs, self.queries, chosen["gaps"], chosen["hidden"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,11 +226,8 @@ class Convert:
 
     def run(self) -> None:
         """Convert, and say what was left out."""
-        from lpa_cwm.files import cache_dir
-        from lpa_cwm.worlds.opt_cwm.checkpoint import CONVERTED, PUBLISHED, PUBLISHED_GENERATOR, load_published, save
+        from lpa_cwm.worlds.opt_cwm.checkpoint import convert
 
-        folder = self.folder or cache_dir() / "opt-cwm"
-        base, architecture = PUBLISHED[self.size]
-        world, ignored = load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture)
-        print(f"not used: {ignored}")
-        print(save(world, self.out or folder / CONVERTED.format(size=self.size)))
+        path, unused = convert(self.size, self.folder, self.out)
+        print(f"not used: {unused}")
+        print(path)

@@ -303,3 +303,8 @@ class WorldTrainingOptions(TrainingFolderOptions):
     """Background processes that make pairs."""
     threads: Annotated[int, integer(1, 1024)] = 1
     """Threads of the network on a CPU."""
+
+
+def without_none(given: dict[str, Any]) -> dict[str, Any]:
+    """The entries that have a value."""
+    return {name: value for name, value in given.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
@@ -13,6 +13,7 @@ from lpa_cwm.cli.options import (
     TrainingFolderOptions,
     TrainingOptions,
     WorldTrainingOptions,
+    without_none,
 )
 from lpa_cwm.cli.values import (
     Count,
@@ -29,9 +30,7 @@ from lpa_cwm.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from lpa_cwm.adjudicators.lpa import LPA
     from lpa_cwm.synth.pairs import PairSource
-    from lpa_cwm.training.lpa import LpaTraining
     from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 SETTINGS = (
@@ -96,44 +95,13 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
 
     def run(self) -> None:
         """Train and print where the weights are."""
-        from lpa_cwm.training.lpa import train_lpa
-
-        training = self.training()
-        print(train_lpa(self.cache, self.out, training, self.on(), self.begun(training)))
-
-    def training(self) -> "LpaTraining":
-        """The preset's settings, and over them those that were given."""
-        from lpa_cwm.registry import fingerprint_of
-        from lpa_cwm.training.lpa import LpaTraining
+        from lpa_cwm.training.lpa import LpaTraining, train_lpa
 
         terms = {"coordinate": self.coordinate, "rank": self.rank_weight}
         terms |= {"visibility": self.visibility, "decoded": self.decoded_weight}
-        settings = {name: getattr(self, name) for name in SETTINGS}
-        init = fingerprint_of([self.init]) if self.init else ""
-        return LpaTraining.of_preset(self.preset, without_none(terms), init=init, **without_none(settings))
-
-    def begun(self, training: "LpaTraining") -> "LPA | None":
-        """The network to start from, if there is one; it must have the branches that were asked for."""
-        from lpa_cwm.adjudicators.lpa import load_lpa
-        from lpa_cwm.errors import InputError
-
-        if self.init is None:
-            return None
-        network = load_lpa(self.init)
-        has = network.interaction, network.visual, network.visibility_head is not None
-        # A visibility head may be added to a network that has none: it begins by changing nothing.
-        if has != (training.interaction, training.visual, has[2] and training.visibility_head):
-            raise InputError(
-                f"{self.init} has interaction {has[0]}, visual {has[1]} and visibility head {has[2]}, but "
-                f"{training.interaction}, {training.visual} and {training.visibility_head} were asked for; "
-                "give the options it was trained with."
-            )
-        return network
-
-
-def without_none(given: dict[str, Any]) -> dict[str, Any]:
-    """The entries that have a value."""
-    return {name: value for name, value in given.items() if value is not None}
+        settings = without_none({name: getattr(self, name) for name in SETTINGS})
+        training = LpaTraining.of_preset(self.preset, without_none(terms), **settings)
+        print(train_lpa(self.cache, self.out, training, self.on(), self.init))
 
 
 @dataclass(frozen=True, kw_only=True)

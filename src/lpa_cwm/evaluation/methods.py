@@ -1,6 +1,6 @@
 """A method under evaluation: an adjudicator on a world model, or a baseline, with all settings of its predictions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,20 +69,22 @@ class Method:
         }
 
 
-def make_tracker(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+def make_tracker(methods: Sequence[tuple[str, Method]], worlds: Mapping[str, WorldModel]) -> TrackAll:
     """One function that tracks with all methods; methods with the same world model and settings share candidates."""
     groups: dict[Any, list[tuple[str, Method]]] = {}
     for key, method in methods:
         shared = (method.world, method.device, tuple(sorted(method.settings.items()))) if method.ours else key
         groups.setdefault(shared, []).append((key, method))
-    trackers = [_cwm(group) if group[0][1].ours else _baseline(*group[0]) for group in groups.values()]
+    trackers = [
+        _cwm(group, worlds[group[0][1].world]) if group[0][1].ours else _baseline(*group[0])
+        for group in groups.values()
+    ]
     return lambda clip, queries: {key: tracks for track in trackers for key, tracks in track(clip, queries).items()}
 
 
-def _cwm(methods: Sequence[tuple[str, Method]]) -> TrackAll:
+def _cwm(methods: Sequence[tuple[str, Method]], world: WorldModel) -> TrackAll:
     """Adjudicators on one world model."""
     first = methods[0][1]
-    world = registry.load_world(first.world)
     adjudicators = {
         key: registry.load_adjudicator(one.name, one.score_model, one.weights, one.device) for key, one in methods
     }

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from lpa_cwm import registry
+from lpa_cwm.backward_tracking import track_both_ways
 from lpa_cwm.config import ADJUDICATOR, Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation.methods import Method, TrackAll, make_tracker
@@ -21,7 +20,7 @@ from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.sharding import Executor, Shard, execute, run_local
-from lpa_cwm.types import Clip, Queries, ReversedFrames, Sample, Tracks
+from lpa_cwm.types import Sample, Tracks
 
 
 class PredictCounts(NamedTuple):
@@ -77,7 +76,8 @@ def predict_methods(
 ) -> PredictCounts:
     """Write the runs of several methods, each into its folder; methods share candidates where that is possible."""
     versions, path = software(), str(dataset.path.resolve())
-    worlds = {one.world: registry.load_world(one.world) for one in methods.values() if one.ours}
+    names = {one.world for one in methods.values() if one.ours}
+    worlds = {name: registry.load_world(name) for name in sorted(names)}
     runs = {}
     for folder, method in methods.items():
         identity = method.identity(worlds.get(method.world) if method.ours else None)
@@ -85,7 +85,7 @@ def predict_methods(
             method.name, identity, path, dataset.selection, manifest, versions, label=method.label
         )
     keyed = [(str(folder), method) for folder, method in methods.items()]
-    return write_runs(PredictJob(dataset, partial(make_tracker, keyed)), runs, executor, shard)
+    return write_runs(PredictJob(dataset, partial(make_tracker, keyed, worlds)), runs, executor, shard)
 
 
 def write_runs(
@@ -119,11 +119,12 @@ def is_tracked(name: str, folders: Collection[Path]) -> bool:
 
 
 def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Prediction]:
-    """Track the queries of one video; frames are decoded before the clock starts, and only one method is timed."""
+    """Track the queries of one video, strided ones both ways; frames are decoded before the clock starts."""
     for frame in range(len(sample.clip)):
         _ = sample.clip[frame]
     start = time.perf_counter()
-    tracks = both_ways(track, sample, selection)
+    strided = selection.queries == "strided"
+    tracks = track_both_ways(track, sample.clip, sample.queries) if strided else track(sample.clip, sample.queries)
     seconds = time.perf_counter() - start if len(tracks) == 1 else None
     return {name: to_prediction(one, sample.clip.hw, seconds) for name, one in tracks.items()}
 
@@ -133,29 +134,3 @@ def to_prediction(tracks: Tracks, hw: HW, seconds: float | None = None) -> Predi
     xy = rescale(tracks.xy, hw, (SIZE, SIZE))
     score = None if tracks.strength is None else tracks.strength.cpu().numpy()
     return Prediction(xy.cpu().numpy(), tracks.visible.cpu().numpy(), score, seconds)
-
-
-def both_ways(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Tracks]:
-    """Track forward from each query and, if queries are strided, also backward."""
-    after = track(sample.clip, sample.queries)
-    if selection.queries != "strided":
-        return after
-    before = _backward(track, sample.clip, sample.queries)
-    return {name: _join(before[name], after[name], sample.queries) for name in after}
-
-
-def _backward(track: TrackAll, clip: Clip, queries: Queries) -> dict[str, Tracks]:
-    """Track towards the first frame: trackers only run forward, so the clip is reversed."""
-    backward = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
-    found = track(backward, Queries(queries.xy, len(clip) - 1 - queries.frame))
-    return {name: one.reversed() for name, one in found.items()}
-
-
-def _join(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
-    """Frames before each query from `before`, the others from `after`."""
-    frames = torch.arange(after.xy.shape[1], device=after.xy.device)
-    late = frames >= queries.frame.to(frames.device)[:, None]
-    strength = None
-    if before.strength is not None and after.strength is not None:
-        strength = after.strength.where(late, before.strength)
-    return Tracks(after.xy.where(late[..., None], before.xy), after.visible.where(late, before.visible), strength)

@@ -31,8 +31,6 @@ FORMAT = {"format": 3, "statistics": list(SCALARS)}
 CLAIMS = "cache.json"
 """File of a cache by which processes that fill it together claim videos."""
 CACHE_ERROR = "a file of a feature cache", "remove it and run `lpa-cwm data cache` again"
-RESPONSE_SIGMA = 2.0
-"""Standard deviation in pixels of the responses of world models that have no `response_sigma`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +132,8 @@ class FeatureRecorder:
             peak=candidates.peak,
             end=end,
             apa_weights=apa_weights,
-            response_sigma=torch.full((len(end),), response_sigma(self.world)),
+            response_sigma=torch.full((len(end),), self.world.response_sigma),
         )
-
-
-def response_sigma(world: WorldModel) -> float:
-    """Standard deviation of a world model's responses in pixels: its attribute `response_sigma`, or the default."""
-    return float(getattr(world, "response_sigma", RESPONSE_SIGMA))
 
 
 def concatenate(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSets:

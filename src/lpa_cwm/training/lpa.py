@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.adjudicators.features import SCALARS, STATISTICS, compress
-from lpa_cwm.adjudicators.lpa import LPA, save_lpa, to_judgement, zero_init_head, zero_init_path
+from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa, to_judgement, zero_init_head, zero_init_path
 from lpa_cwm.errors import InputError
 from lpa_cwm.presets import PRESETS, PresetName
+from lpa_cwm.registry import fingerprint_of
 from lpa_cwm.rng import KeyPart, generator, seed_of
 from lpa_cwm.training.feature_cache import CandidateSets, read_cache
 from lpa_cwm.training.loop import LogRecord, StepLoss, TrainingLoop
@@ -279,13 +280,29 @@ def make_loop(network: LPA, out: Path, training: LpaTraining, sets: CandidateSet
     )
 
 
+def load_initial(path: Path, training: LpaTraining) -> LPA:
+    """The network of a weight file; it must have the branches that the training asks for."""
+    network = load_lpa(path)
+    has = network.interaction, network.visual, network.visibility_head is not None
+    # A visibility head may be added to a network that has none: it begins by changing nothing.
+    if has != (training.interaction, training.visual, has[2] and training.visibility_head):
+        raise InputError(
+            f"{path} has interaction {has[0]}, visual {has[1]} and visibility head {has[2]}, but "
+            f"{training.interaction}, {training.visual} and {training.visibility_head} were asked for; "
+            "give the options it was trained with."
+        )
+    return network
+
+
 def train_lpa(
-    caches: Sequence[Path], out: Path, training: LpaTraining, device: str = "cpu", init: LPA | None = None
+    caches: Sequence[Path], out: Path, training: LpaTraining, device: str = "cpu", init: LPA | Path | None = None
 ) -> Path:
     """Train, from the checkpoint in `out` if there is one, and write the selected weights.
 
-    An initial network keeps the standardization that it was trained with.
+    An initial network, given or read from a weight file, keeps the standardization that it was trained with.
     """
+    if isinstance(init, Path):
+        init, training = load_initial(init, training), replace(training, init=fingerprint_of([init]))
     sets, videos = read_cache(*caches)
     train, val = split_train_val(videos)
     training = disable_unused_terms(training, sets)

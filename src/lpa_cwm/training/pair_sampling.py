@@ -137,7 +137,9 @@ class FlowPairSampler:
         return sum((counts for video in videos for _, counts in self.matches(video)), FilterCounts(Counter()))
 
 
-def training_pairs(path: Path, pairs: int, queries: int, gaps: tuple[int, int], occluded: int) -> PairSampler:
+def training_pairs(
+    path: Path, pairs: int = 4, queries: int = 8, gaps: tuple[int, int] = (1, 12), occluded: int = 0
+) -> PairSampler:
     """Pairs to train on: the flow of MOVi-F's training records, or the tracks of annotated videos."""
     if path.is_dir() and data_files(path, "*.tfrecord-*"):
         return FlowPairSampler(MoviClips.of(path, "train"), pairs, queries)

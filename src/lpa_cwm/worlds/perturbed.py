@@ -33,6 +33,7 @@ class PerturbedPredictor:
     size: int = 256
     patch: int = 8
     defaults: TrackerConfig = field(default_factory=TrackerConfig)
+    response_sigma: float = 2.0
 
     def describe(self, frame: Frame) -> Frame:
         """Nothing is shared between pairs."""

@@ -215,7 +215,7 @@ class LayeredMotionWorld:
         def perturb(source: Tensor, xy: Tensor) -> Tensor:
             return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
 
-        return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults)
+        return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults, self.bump.sigma)
 
 
 def concat_mixtures(mixtures: list[WarpMixture]) -> WarpMixture:

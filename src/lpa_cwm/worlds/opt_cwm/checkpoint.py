@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write
+from lpa_cwm.files import atomic_write, cache_dir
 from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors, load_state_dict
 from lpa_cwm.validation import parse_json, reading, structure
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
@@ -175,3 +175,11 @@ def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
         return load(converted, batch)
     base, architecture = PUBLISHED[size]
     return load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture, batch)[0]
+
+
+def convert(size: int = 256, folder: Path | None = None, out: Path | None = None) -> tuple[Path, UnusedKeys]:
+    """Write the published files of a folder as one file, by default beside them; its path, and what is unused."""
+    folder = folder or cache_dir() / "opt-cwm"
+    base, architecture = PUBLISHED[size]
+    world, unused = load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture)
+    return save(world, out or folder / CONVERTED.format(size=size)), unused

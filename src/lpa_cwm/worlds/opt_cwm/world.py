@@ -57,6 +57,7 @@ class OptCwm(nn.Module):
     std: Tensor
 
     defaults = TrackerConfig()
+    response_sigma = 2.0
 
     def __init__(self, predictor: Predictor, generator: PerturbationGenerator, batch: int = 8) -> None:
         super().__init__()
