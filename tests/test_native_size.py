@@ -20,6 +20,7 @@ from lpa_cwm.evaluation.score import ScoredRun, score_run
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.predictions import prediction_path, read_prediction
 from lpa_cwm.protocols import Dataset
+from lpa_cwm.registry import load_world
 from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
@@ -105,9 +106,9 @@ def evaluated(dataset, make, folder):
 
 
 METHODS = {
-    "world model": partial(make_tracker, [("method", Method("uniform", "toy"))]),
+    "world model": partial(make_tracker, [("method", Method("uniform", "toy"))], {"toy": load_world("toy")}),
     "flow": partial(one_tracker, PairwiseTracker(brightness_flow)),
-    "baseline": partial(make_tracker, [("method", Method("static"))]),
+    "baseline": partial(make_tracker, [("method", Method("static"))], {}),
 }
 
 

@@ -211,8 +211,8 @@ def test_twenty_tabs_at_once_in_bounded_memory(server, scratch):
     def use(tab):
         assert server.call("offer", [], tab)[0]
         assert server.call("take_bundled", ["toy"], tab)[0]
-        assert server.call("fill_grid", [None, 0], tab)[0]
-        succeeded, said = server.call("run", [None, [], ["static"], "toy", 3], tab)
+        assert server.call("fill_grid", [None, 0, False], tab)[0]
+        succeeded, said = server.call("run", [None, [], ["static"], "toy", 3, False], tab)
         assert succeeded, said
         assert "toy_static.csv" in said
         server.listen(f"/gradio_api/heartbeat/{tab}")

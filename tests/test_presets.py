@@ -12,6 +12,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.pair_tracking import decode_candidates
 from lpa_cwm.presets import PAPER, PRESETS
 from lpa_cwm.probe import first_pass, observe_pair
+from lpa_cwm.training.caching import CacheSettings
 from lpa_cwm.training.loop import load_checkpoint
 from lpa_cwm.training.lpa import LpaTraining, init_network, train_lpa
 from lpa_cwm.training.objective import TEMPERATURE, Objective
@@ -116,10 +117,9 @@ def test_options_override_the_preset():
     ).training()
     assert train == LpaTraining.of_preset("paper", {"decoded": 3.0}, average=True, steps=7)
     assert parse(["train", "lpa", "c"]).training() == LpaTraining()
-    assert parse(["data", "cache", "d", "--out", "c", "--preset", "paper", "--masks", "4"]).candidates() == CACHE | {
-        "masks": 4
-    }
-    assert parse(["data", "cache", "d", "--out", "c"]).candidates() == PRESETS["default"].cache
+    cache = parse(["data", "cache", "d", "--out", "c", "--preset", "paper", "--masks", "4"]).settings()
+    assert cache == CacheSettings.of_preset("paper", **CACHE | {"masks": 4})
+    assert parse(["data", "cache", "d", "--out", "c"]).settings() == CacheSettings(**PRESETS["default"].cache)
 
 
 def test_a_baseline_has_no_preset(capsys):

@@ -52,7 +52,7 @@ def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries) -> Cost:
     if isinstance(tracker, CwmTracker):
         config, patches = tracker.config, (tracker.world.size // tracker.world.patch) ** 2
         factual = sum(later * factual_masks(count, config, patches) for count, later in groups)
-        counterfactual = targets * config.masks * (1 + config.passes)
+        counterfactual = targets * (config.masks + config.passes * masks_per_pass(config))
         pairs = count_pairs(clip, queries, config.gaps)
         factual += (pairs - direct) * config.gap_masks
         counterfactual += targets * config.gap_masks * (pairs - direct) // direct
@@ -96,11 +96,20 @@ def peak_memory() -> int:
     return used if sys.platform == "darwin" else used * 1024
 
 
+def masks_per_pass(config: TrackerConfig) -> int:
+    """Masks of one query in one re-evaluation; native crops come from the query frame and from a recent one."""
+    if config.reevaluation != "native":
+        return config.masks
+    return config.gap_masks * (2 if config.gaps else 1)
+
+
 def factual_masks(queries: int, config: TrackerConfig, patches: int) -> int:
     """Masks imagined for one frame pair in the first pass and all re-evaluations."""
     first = config.masks * (queries if config.mask_sharing == "query" else 1)
     if config.passes == 0:
         return first
+    if config.reevaluation == "native":
+        return first + config.passes * queries * masks_per_pass(config)
     joint = math.ceil(queries / joint_group_size(patches)) * config.masks
     again = joint if config.reevaluation == "joint" else queries * config.masks
     return first + again + (config.passes - 1) * queries * config.masks

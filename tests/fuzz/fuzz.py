@@ -9,7 +9,6 @@ for one input is counted and, if need be, replaced. Input `number` of a reader i
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import select
@@ -55,8 +54,8 @@ def read_one(name, number, seed, folder, scratch):
     to = Path(scratch) / f"{abs(hash((name, number)))}"
     try:
         path = damaged(name, number, seed, Path(folder), to)
-        gc.collect()
         reset_peak()
+        before = peak_memory()
         try:
             READERS[name].read(path)
             result = "ok", ""
@@ -64,7 +63,8 @@ def read_one(name, number, seed, folder, scratch):
             result = ("refused", "") if "\n" not in str(error) else ("traceback", f"several lines: {error}")
         except Exception:
             result = "traceback", traceback.format_exc()
-        return ("over 1 GB", f"{peak_memory() >> 20} MB") if peak_memory() > GIGABYTE else result
+        taken = peak_memory() - before
+        return ("over 1 GB", f"{taken >> 20} MB") if taken > GIGABYTE else result
     finally:
         shutil.rmtree(to, ignore_errors=True)
 

@@ -22,6 +22,7 @@ from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, in
 
 if TYPE_CHECKING:
     from lpa_cwm.synth.pair_shards import FlowSource
+    from lpa_cwm.training.caching import CacheSettings
 
 PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 """Names of `datasets.download.DOWNLOADS`, which help must not import."""
@@ -154,17 +155,9 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     def run(self) -> None:
         """Fill the cache."""
         from lpa_cwm.sharding import executor
-        from lpa_cwm.training.caching import CacheSettings, cache_features
+        from lpa_cwm.training.caching import cache_features
 
-        settings = CacheSettings.of_preset(
-            self.preset,
-            world=self.model.world,
-            score_model=self.score_model,
-            pairs=self.pairs,
-            queries=self.queries,
-            rollouts=self.rollouts,
-            **without_none({"masks": self.masks, "gaps": self.gaps, "hidden": self.hidden}),
-        )
+        settings = self.settings()
         device, parallel = self.model.on(), self.parallel
         workers = executor(parallel.executor, device, parallel.workers)
         done = cache_features(self.dataset, self.out, settings, device=device, executor=workers, shard=parallel.shard)
@@ -176,6 +169,20 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
         if done.filtered:
             print(f"pixels of their frame pairs:\n{done.filtered}")
         print(self.out)
+
+    def settings(self) -> "CacheSettings":
+        """The preset's settings, and over them those that were given."""
+        from lpa_cwm.training.caching import CacheSettings
+
+        return CacheSettings.of_preset(
+            self.preset,
+            world=self.model.world,
+            score_model=self.score_model,
+            pairs=self.pairs,
+            queries=self.queries,
+            rollouts=self.rollouts,
+            **without_none({"masks": self.masks, "gaps": self.gaps, "hidden": self.hidden}),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

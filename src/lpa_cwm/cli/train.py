@@ -31,6 +31,7 @@ from lpa_cwm.cli.values import (
 
 if TYPE_CHECKING:
     from lpa_cwm.synth.pairs import PairSource
+    from lpa_cwm.training.lpa import LpaTraining
     from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 SETTINGS = (
@@ -95,13 +96,18 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
 
     def run(self) -> None:
         """Train and print where the weights are."""
-        from lpa_cwm.training.lpa import LpaTraining, train_lpa
+        from lpa_cwm.training.lpa import train_lpa
+
+        print(train_lpa(self.cache, self.out, self.training(), self.on(), self.init))
+
+    def training(self) -> "LpaTraining":
+        """The preset's settings, and over them those that were given."""
+        from lpa_cwm.training.lpa import LpaTraining
 
         terms = {"coordinate": self.coordinate, "rank": self.rank_weight}
         terms |= {"visibility": self.visibility, "decoded": self.decoded_weight}
         settings = without_none({name: getattr(self, name) for name in SETTINGS})
-        training = LpaTraining.of_preset(self.preset, without_none(terms), **settings)
-        print(train_lpa(self.cache, self.out, training, self.on(), self.init))
+        return LpaTraining.of_preset(self.preset, without_none(terms), **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
