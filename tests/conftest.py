@@ -1,5 +1,6 @@
 """Settings of the test suite."""
 
+import pytest
 from hypothesis import settings
 
 # Deadlines measure the machine, not the code.
