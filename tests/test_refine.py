@@ -7,7 +7,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.pair_tracking import PairResult, reevaluate
 from lpa_cwm.probe import observe_pair
-from lpa_cwm.refine import CROP, PointSource, corners, cut, masks_of, refine
+from lpa_cwm.refine import CROP, NativeRefiner, PointSource, corners, cut, masks_of
 from lpa_cwm.worlds.learned.world import LearnedWorld
 from lpa_cwm.worlds.toy import ToyWorld
 
@@ -33,7 +33,7 @@ def test_finds_a_shift_in_native_pixels_from_a_rough_endpoint(world: LearnedWorl
     xy = torch.tensor([[100.5, 90.5], [200.0, 80.0], [160.2, 60.7]])
     truth = xy + shift
     rough = truth + torch.tensor([[4.0, 3.0], [-5.0, 2.0], [0.0, 0.0]])
-    found = refine(world, [PointSource([frame] * 3, xy)], moved, rough, NATIVE, ("clip", 0, 1))
+    found = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame] * 3, xy)], rough)
     assert ((found.xy - truth).norm(dim=1) < 0.75).all()
 
 
@@ -41,8 +41,8 @@ def test_result_does_not_depend_on_the_other_points(world: LearnedWorld) -> None
     frame = textured(96, 128)
     moved = frame.roll(3, 2)
     xy = torch.tensor([[40.0, 40.0], [80.0, 50.0]])
-    both = refine(world, [PointSource([frame] * 2, xy)], moved, xy, NATIVE, ("clip", 0, 1))
-    one = refine(world, [PointSource([frame], xy[1:])], moved, xy[1:], NATIVE, ("clip", 0, 1))
+    both = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame] * 2, xy)], xy)
+    one = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame], xy[1:])], xy[1:])
     torch.testing.assert_close(both.xy[1:], one.xy, atol=1e-3, rtol=0)
 
 
@@ -80,6 +80,6 @@ def test_an_endpoint_without_response_stays(world: LearnedWorld) -> None:
 
 
 def test_world_models_without_crops_are_refused() -> None:
-    frame = textured(96, 96)
+    frame, xy = textured(96, 96), torch.ones(1, 2)
     with pytest.raises(InputError, match="cannot answer in crops"):
-        refine(ToyWorld(), [PointSource([frame], torch.ones(1, 2))], frame, torch.ones(1, 2), NATIVE, ("a",))
+        NativeRefiner(ToyWorld(), frame, NATIVE, ("a",)).refine([PointSource([frame], xy)], xy)

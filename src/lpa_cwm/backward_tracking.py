@@ -13,9 +13,14 @@ def track_both_ways(
 ) -> dict[str, Tracks]:
     """Tracks after and before the queries, by trackers that only run forward: the second time the clip is reversed."""
     forward = track(clip, queries)
-    turned = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
-    before = track(turned, replace(queries, frame=len(clip) - 1 - queries.frame))
+    before = track(*reverse(clip, queries))
     return {name: join_directions(before[name].reversed(), after, queries) for name, after in forward.items()}
+
+
+def reverse(clip: Clip, queries: Queries) -> tuple[Clip, Queries]:
+    """The clip from its last frame to its first, and the same positions in it."""
+    turned = Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
+    return turned, replace(queries, frame=len(clip) - 1 - queries.frame)
 
 
 def join_directions(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
@@ -32,9 +37,4 @@ def join_directions(before: Tracks, after: Tracks, queries: Queries) -> Tracks:
     if after.strength is not None and before.strength is not None:
         stronger = after.strength.nan_to_num(torch.inf) >= before.strength.nan_to_num(torch.inf)
         forward |= (frames >= first) & stronger.cpu()
-    forward = forward.to(after.visible.device)
-    merged = {}
-    for name, value in after.known().items():
-        mask = forward[..., None] if value.ndim == 3 else forward
-        merged[name] = torch.where(mask, value, getattr(before, name))
-    return Tracks(**merged)
+    return after.where(forward, before)

@@ -1,17 +1,17 @@
 """One clip by any tracker: in both directions, with corrections, and so that an interrupt keeps what is done."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from lpa_cwm.backward_tracking import join_directions
+from lpa_cwm.backward_tracking import join_directions, reverse
 from lpa_cwm.errors import InterruptedTracking
-from lpa_cwm.online import ONLY, FrameEstimate, OnlineTracker, give
-from lpa_cwm.progress import progress
+from lpa_cwm.online import ONLY, FrameEstimate
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, validate_queries
-from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
+from lpa_cwm.tracker import CwmTracker, stack_estimates, step_through, validate_queries
+from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 OnFrame = Callable[[int, int], None]
 """Called before each frame with the number of frames done and in all; it may raise to stop."""
@@ -51,74 +51,27 @@ def track_clip(
     return _track_other(tracker, clip, queries, backward)
 
 
-def reverse_clip(clip: Clip) -> Clip:
-    """The clip from its last frame to its first."""
-    return Clip(ReversedFrames(clip), f"{clip.name} reversed", clip.fps)
-
-
-def reverse_queries(clip: Clip, queries: Queries) -> Queries:
-    """The same positions in the reversed clip."""
-    return replace(queries, frame=len(clip) - 1 - queries.frame)
-
-
 def _track_cwm(
     tracker: CwmTracker, clip: Clip, queries: Queries, backward: bool, quiet: bool, on_frame: OnFrame
 ) -> TrackedClip:
     """What `CwmTracker.track` computes, frame by frame."""
-    total = len(clip) * (2 if backward else 1)
-    after: list[FrameEstimate] = []
-    before: list[FrameEstimate] = []
+    parts = [(clip, queries), *([reverse(clip, queries)] if backward else [])]
+    total = len(clip) * len(parts)
+    directions: list[list[dict[str, FrameEstimate]]] = [[] for _ in parts]
     try:
-        _step_through(tracker, clip, queries, after, quiet, lambda done: on_frame(done, total))
-        if backward:
-            turned, mirrored = reverse_clip(clip), reverse_queries(clip, queries)
-            _step_through(tracker, turned, mirrored, before, quiet, lambda done: on_frame(len(clip) + done, total))
+        for number, (part, asked) in enumerate(parts):
+            begun = partial(lambda offset, index: on_frame(offset + index, total), number * len(clip))
+            step_through(tracker.online(part.name), part, asked, directions[number], quiet, begun)
     except KeyboardInterrupt:
-        if len(after) <= int(queries.frame.min()) + 1:
+        if len(directions[0]) <= int(queries.frame.min()) + 1:
             raise
-    forward = stack_estimates(after, len(clip))
-    if before:
-        joined = join_directions(stack_estimates(before, len(clip)).reversed(), forward, queries)
-        forward = _fill(joined, forward)
-    return TrackedClip(forward, len(after) + len(before), total)
-
-
-def _step_through(
-    tracker: CwmTracker,
-    clip: Clip,
-    queries: Queries,
-    done: list[FrameEstimate],
-    quiet: bool,
-    on_frame: Callable[[int], None],
-) -> None:
-    """Append the estimates of one frame after the other, from the first query's frame on."""
-    online = OnlineTracker(tracker.world, {ONLY: tracker.adjudicator}, tracker.config, tracker.device, clip.name)
-    online.time = int(queries.frame.min())
-    give(online, queries)
-    done.extend([FrameEstimate.empty(len(online.anchors))] * online.time)
-    for index in progress(range(online.time, len(clip)), len(clip) - online.time, clip.name, quiet):
-        on_frame(index)
-        done.append(online.step(clip[index])[ONLY])
-
-
-def stack_estimates(done: list[FrameEstimate], total: int) -> Tracks:
-    """Tracks through all frames; nowhere in those that were not reached."""
-    count = len(done[-1].visible)
-    estimates = [one.extended(count) for one in done] + [FrameEstimate.empty(count)] * (total - len(done))
-    names = [entry.name for entry in fields(FrameEstimate)]
-    return Tracks(**{name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names})
-
-
-def _fill(tracks: Tracks, other: Tracks) -> Tracks:
-    """Take the other tracks where these are unknown, as after an interrupt between two given positions."""
-    unknown = tracks.xy[..., 0].isnan()
-    theirs = other.known()
-    return Tracks(
-        **{
-            name: torch.where(unknown[..., None] if value.ndim == 3 else unknown, theirs[name], value)
-            for name, value in tracks.known().items()
-        }
-    )
+    stacked = [stack_estimates([one[ONLY] for one in done], len(clip)) for done in directions if done]
+    tracks = stacked[0]
+    if len(stacked) > 1:
+        joined = join_directions(stacked[1].reversed(), tracks, queries)
+        # After an interrupt the backward direction is unknown between two given positions.
+        tracks = joined.where(~joined.xy[..., 0].isnan(), tracks)
+    return TrackedClip(tracks, sum(map(len, directions)), total)
 
 
 def _track_other(tracker: Tracker, clip: Clip, queries: Queries, backward: bool) -> TrackedClip:
@@ -127,7 +80,7 @@ def _track_other(tracker: Tracker, clip: Clip, queries: Queries, backward: bool)
     after, complete = _until_interrupt(tracker, clip, single)
     before = None
     if backward and complete:
-        before, complete = _until_interrupt(tracker, reverse_clip(clip), reverse_queries(clip, single))
+        before, complete = _until_interrupt(tracker, *reverse(clip, single))
         before = before.reversed()
     total = len(clip) * (2 if backward else 1)
     done = total if complete else min(total - 1, _reached(after) + (0 if before is None else _reached(before)))
@@ -156,7 +109,7 @@ def nearest_given(after: Tracks, before: Tracks | None, queries: Queries) -> Tra
     """
     frames, given = torch.arange(after.visible.shape[1]), queries.frame[:, None]
     later = frames >= given
-    both = after if before is None else _late(after, before, later.to(after.visible.device))
+    both = after if before is None else after.where(later, before)
     reaches = later | (before is not None)
     distance = (frames - given).abs().float().where(reaches, torch.inf)
     count = int(queries.tracks.max()) + 1
@@ -168,15 +121,3 @@ def nearest_given(after: Tracks, before: Tracks | None, queries: Queries) -> Tra
 def _nearest(distance: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """For each frame, the one of these rows with the smallest distance."""
     return rows[distance[rows].argmin(0)]
-
-
-def _late(after: Tracks, before: Tracks, later: torch.Tensor) -> Tracks:
-    """Frames from each given position on from `after`, the others from `before`; fields that both know."""
-    theirs = before.known()
-    names: Iterable[str] = [name for name in after.known() if name in theirs]
-    return Tracks(
-        **{
-            name: torch.where(later[..., None] if theirs[name].ndim == 3 else later, after.known()[name], theirs[name])
-            for name in names
-        }
-    )

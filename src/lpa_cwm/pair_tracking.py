@@ -12,7 +12,7 @@ from lpa_cwm.geometry import Crop
 from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
 from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
 from lpa_cwm.protocols import Adjudicator
-from lpa_cwm.refine import PointSource, refine
+from lpa_cwm.refine import NativeRefiner, PointSource
 from lpa_cwm.sampling import crop_resize
 from lpa_cwm.types import Candidates, Judgement
 
@@ -98,7 +98,8 @@ def reevaluate(
 def reevaluate_native(observed: ObservedPair, sources: list[PointSource], result: PairResult, index: int) -> PairResult:
     """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was."""
     config, target = observed.config, observed.target.native
-    found = refine(observed.world, sources, target, result.xy, config, (*observed.identity, "pass", index))
+    refiner = NativeRefiner(observed.world, target, config, (*observed.identity, "pass", index))
+    found = refiner.refine(sources, result.xy)
     seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
     xy = torch.where(seen[:, None], found.xy, result.xy)
     return replace(result, xy=xy, spread=torch.where(seen, found.spread, result.spread))

@@ -6,7 +6,7 @@ crops; the responses of all sources count alike, as in the paper's re-evaluation
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -51,56 +51,45 @@ class NativeEndpoint:
     spread: Float[Tensor, "n"]
 
 
-def refine(
-    world: WorldModel,
-    sources: Sequence[PointSource],
-    target: UInt8[Tensor, "3 h w"],
-    center: Float[Tensor, "n 2"],
-    config: TrackerConfig,
-    identity: tuple[KeyPart, ...],
-) -> NativeEndpoint:
-    """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
-    if not isinstance(world, CropWorldModel):
-        raise InputError(
-            "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
-            "use the world model `learned`, or re-evaluation `joint` or `query`."
-        )
-    parts = []
-    for rows in torch.arange(len(center)).split(AT_ONCE):
-        parts.append(_refine_some(world, [s.rows(rows) for s in sources], target, center[rows], config, identity))
-    return NativeEndpoint(*(torch.cat([getattr(p, name) for p in parts]) for name in ("xy", "strength", "spread")))
+@dataclass(frozen=True, slots=True)
+class NativeRefiner:
+    """Re-evaluates endpoints in one target frame."""
 
+    world: WorldModel
+    target: UInt8[Tensor, "3 h w"]
+    config: TrackerConfig
+    identity: tuple[KeyPart, ...]
+    """Fixes the masks."""
 
-def _refine_some(
-    world: CropWorldModel,
-    sources: Sequence[PointSource],
-    target: UInt8[Tensor, "3 h w"],
-    center: Float[Tensor, "n 2"],
-    config: TrackerConfig,
-    identity: tuple[KeyPart, ...],
-) -> NativeEndpoint:
-    device, hw = center.device, (target.shape[-2], target.shape[-1])
-    corner = corners(center, hw)
-    there = torch.stack([cut(target, place) for place in corner.tolist()]).to(device)
-    responses = [
-        _respond(world, source, there, masks_of(source, config.gap_masks, world.patch, *identity, number).to(device))
-        for number, source in enumerate(sources)
-    ]
-    response, _ = join_masks(responses) if len(responses) > 1 else (responses[0], None)
-    uniform = center.new_full(response.shape, 1 / response.shape[1])
-    start = distribution(response.aggregate(uniform), config)
-    strength = response.peaks(response.magnitude())[1].mean(1)
-    return NativeEndpoint(start.decode(config.subpixel) + corner, strength, start.moments()[1])
+    def refine(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
+        """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
+        rows = torch.arange(len(center)).split(AT_ONCE)
+        parts = [self._refine_some([source.rows(some) for source in sources], center[some]) for some in rows]
+        return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
 
+    def _refine_some(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
+        hw = (self.target.shape[-2], self.target.shape[-1])
+        corner = corners(center, hw)
+        there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
+        responses = [self._respond(source, there, number) for number, source in enumerate(sources)]
+        response, _ = join_masks(responses) if len(responses) > 1 else (responses[0], None)
+        uniform = center.new_full(response.shape, 1 / response.shape[1])
+        start = distribution(response.aggregate(uniform), self.config)
+        strength = response.peaks(response.magnitude())[1].mean(1)
+        return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
 
-def _respond(
-    world: CropWorldModel, source: PointSource, there: Float[Tensor, "n 3 s s"], hidden: Bool[Tensor, "n m p"]
-) -> Responses:
-    """Responses of one source's points in the crops of the target."""
-    hw = (source.frames[0].shape[-2], source.frames[0].shape[-1])
-    corner = corners(source.xy, hw)
-    here = [cut(frame, place) for frame, place in zip(source.frames, corner.tolist(), strict=True)]
-    return world.respond(torch.stack(here).to(there), there, source.xy - corner, hidden)
+    def _respond(self, source: PointSource, there: Float[Tensor, "n 3 s s"], number: int) -> Responses:
+        """Responses of one source's points in the crops of the target."""
+        if not isinstance(self.world, CropWorldModel):
+            raise InputError(
+                "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
+                "use the world model `learned`, or re-evaluation `joint` or `query`."
+            )
+        hw = (source.frames[0].shape[-2], source.frames[0].shape[-1])
+        corner = corners(source.xy, hw)
+        here = [cut(frame, place) for frame, place in zip(source.frames, corner.tolist(), strict=True)]
+        hidden = masks_of(source, self.config.gap_masks, self.world.patch, *self.identity, number)
+        return self.world.respond(torch.stack(here).to(there), there, source.xy - corner, hidden.to(there.device))
 
 
 def masks_of(source: PointSource, masks: int, patch: int, *identity: KeyPart) -> Bool[Tensor, "n m p"]:

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from lpa_cwm.clip_tracking import stack_estimates
 from lpa_cwm.io.export import write_video
 from lpa_cwm.io.overlay import OverlayStyle, draw_tracks
 from lpa_cwm.io.streams import FrameStream
 from lpa_cwm.io.tracks import TrackSource, save, table
 from lpa_cwm.online import FrameEstimate
-from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.tracker import CwmTracker, stack_estimates
 from lpa_cwm.types import Queries, Tracks
 
 DEFAULT_RATE = 24.0

@@ -1,6 +1,6 @@
 """Trackers of whole clips: forward from the queries, and backward if asked for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -39,10 +39,14 @@ class CwmTracker:
         self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
     ) -> Iterator[FrameEstimate]:
         """Estimates frame by frame while the frames come in, with memory that does not grow."""
-        online = OnlineTracker(self.world, {ONLY: self.adjudicator}, self.config, self.device, name)
+        online = self.online(name)
         give(online, queries)
         for frame in frames:
             yield online.step(frame)[ONLY]
+
+    def online(self, name: str) -> OnlineTracker:
+        """Tracks points of the video of this name while its frames come in."""
+        return OnlineTracker(self.world, {ONLY: self.adjudicator}, self.config, self.device, name)
 
     def observe(self, clip: Clip, source: int, target: int) -> ObservedPair:
         """One frame pair of a clip, ready for `track_pair`."""
@@ -75,33 +79,38 @@ def track_many(
 
     def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
         online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name)
-        done = 0 if part is clip else len(clip)
-        return _track_forward(online, part, asked, quiet, lambda index: on_frame(done + index, total))
+        offset = 0 if part is clip else len(clip)
+        done: list[dict[str, FrameEstimate]] = []
+        step_through(online, part, asked, done, quiet, lambda index: on_frame(offset + index, total))
+        return {name: stack_estimates([one[name] for one in done], len(part)) for name in adjudicators}
 
     return track_both_ways(track, clip, queries) if backward else track(clip, queries)
 
 
-def _track_forward(
-    online: OnlineTracker, clip: Clip, queries: Queries, quiet: bool, on_frame: Callable[[int], None]
-) -> dict[str, Tracks]:
-    """From the first query's frame to the end of the clip."""
-    first = int(queries.frame.min())
-    online.time = first
+def step_through(
+    online: OnlineTracker,
+    clip: Clip,
+    queries: Queries,
+    done: list[dict[str, FrameEstimate]],
+    quiet: bool,
+    on_frame: Callable[[int], None],
+) -> None:
+    """Append the estimates of one frame after the other; before the first query's frame nothing is anywhere."""
+    online.time = int(queries.frame.min())
     give(online, queries)
     nowhere = {name: FrameEstimate.empty(len(online.anchors)) for name in online.adjudicators}
-    estimates = [nowhere] * first
-    for index in progress(range(first, len(clip)), len(clip) - first, clip.name, quiet):
+    done.extend([nowhere] * online.time)
+    for index in progress(range(online.time, len(clip)), len(clip) - online.time, clip.name, quiet):
         on_frame(index)
-        estimates.append(online.step(clip[index]))
-    return {
-        name: Tracks(
-            **{
-                entry.name: torch.stack([getattr(estimate[name], entry.name) for estimate in estimates], dim=1)
-                for entry in fields(FrameEstimate)
-            }
-        )
-        for name in online.adjudicators
-    }
+        done.append(online.step(clip[index]))
+
+
+def stack_estimates(done: Sequence[FrameEstimate], total: int) -> Tracks:
+    """Tracks through all frames; nowhere in those that were not reached."""
+    count = len(done[-1].visible)
+    estimates = [one.extended(count) for one in done] + [FrameEstimate.empty(count)] * (total - len(done))
+    names = [entry.name for entry in fields(FrameEstimate)]
+    return Tracks(**{name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names})
 
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:

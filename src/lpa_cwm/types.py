@@ -176,6 +176,17 @@ class Tracks:
         """The same tracks from the last frame to the first."""
         return Tracks(**{name: value.flip(1) for name, value in self.known().items()})
 
+    def where(self, mask: Bool[Tensor, "n t"], other: "Tracks") -> "Tracks":
+        """These tracks where the mask is true, the others elsewhere; fields that both know."""
+        mask, theirs = mask.to(self.visible.device), other.known()
+        return Tracks(
+            **{
+                name: torch.where(mask[..., None] if value.ndim == 3 else mask, value, theirs[name])
+                for name, value in self.known().items()
+                if name in theirs
+            }
+        )
+
     def known(self) -> dict[str, Tensor]:
         """The fields that are not None."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
