@@ -62,9 +62,13 @@ class CropWorldModel(WorldModel, Protocol):
         source: Float[Tensor, "n 3 s s"],
         target: Float[Tensor, "n 3 s s"],
         xy: Float[Tensor, "n 2"],
+        near: Float[Tensor, "n 2"],
         hidden: Bool[Tensor, "n m p"],
     ) -> Responses:
-        """Responses in n pairs of crops, each with one point of its source crop and m masks of its own."""
+        """Responses in n pairs of crops, each with one point of its source crop and m masks of its own.
+
+        Each point is looked for around the place `near` in its target crop.
+        """
         ...
 
 

@@ -71,14 +71,16 @@ class NativeRefiner:
         hw = (self.target.shape[-2], self.target.shape[-1])
         corner = corners(center, hw)
         there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
-        responses = [self._respond(source, there, number) for number, source in enumerate(sources)]
+        responses = [self._respond(source, there, center - corner, number) for number, source in enumerate(sources)]
         response, _ = join_masks(responses) if len(responses) > 1 else (responses[0], None)
         uniform = center.new_full(response.shape, 1 / response.shape[1])
         start = distribution(response.aggregate(uniform), self.config)
         strength = response.peaks(response.magnitude())[1].mean(1)
         return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
 
-    def _respond(self, source: PointSource, there: Float[Tensor, "n 3 s s"], number: int) -> Responses:
+    def _respond(
+        self, source: PointSource, there: Float[Tensor, "n 3 s s"], near: Float[Tensor, "n 2"], number: int
+    ) -> Responses:
         """Responses of one source's points in the crops of the target."""
         if not isinstance(self.world, CropWorldModel):
             raise InputError(
@@ -89,7 +91,8 @@ class NativeRefiner:
         corner = corners(source.xy, hw)
         here = [cut(frame, place) for frame, place in zip(source.frames, corner.tolist(), strict=True)]
         hidden = masks_of(source, self.config.gap_masks, self.world.patch, *self.identity, number)
-        return self.world.respond(torch.stack(here).to(there), there, source.xy - corner, hidden.to(there.device))
+        crops = torch.stack(here).to(there), there
+        return self.world.respond(*crops, source.xy - corner, near, hidden.to(there.device))
 
 
 def masks_of(source: PointSource, masks: int, patch: int, *identity: KeyPart) -> Bool[Tensor, "n m p"]:

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lpa_cwm.geometry import HW, patch_centers
+from lpa_cwm.geometry import patch_centers
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE, Description
 from lpa_cwm.worlds.learned.reliability import Nodes, lookup
 
@@ -84,13 +84,13 @@ class Voters:
         geometry: Float[Tensor, "m n k 9"],
         content: Float[Tensor, "m n k f"],
         rows: Int[Tensor, "m p r"],
-        centers: Float[Tensor, "p 2"],
+        centers: Float[Tensor, "#m p 2"],
     ) -> "Voters":
         """Matches of the patches in these rows, extrapolated to the cells."""
         found = rearrange(F.embedding(rows, geometry.flatten(0, 1).flatten(1)), "m p r (k f) -> f m p (r k)", k=KEPT)
         x, y, u, v, a, b, c, d, trust = found.contiguous().unbind(0)
         content = F.embedding(rows, content.flatten(0, 1).flatten(1))
-        left, up = centers[:, :1] - x, centers[:, 1:] - y
+        left, up = centers[..., :1] - x, centers[..., 1:] - y
         u, v = u + a * left + b * up, v + c * left + d * up
         content = rearrange(content, "m p r (k f) -> m p (r k) f", k=KEPT)
         return cls(left, up, u, v, torch.stack((a, b, c, d)), trust, content)
@@ -136,7 +136,11 @@ class VoteDensifier(nn.Module):
         precision: Float[Tensor, "m n k"],
         features: Float[Tensor, "m n k f"],
         color: Float[Tensor, "m n 3"],
+        cells: Int[Tensor, "m p"] | None = None,
     ) -> Motions:
+        """The motions of all cells, or for each mask of these alone: no cell depends on another."""
+        centers = patch_centers(source.hw, PATCH, logit.device)
+        centers = centers[None] if cells is None else centers[cells]
         log_prob = F.pad(logit, (0, 1)).log_softmax(-1)[..., :-1]
         best, kept = log_prob.topk(KEPT, dim=-1)
         offset = nodes.offset.gather(2, kept[..., None].expand(-1, -1, -1, 2))
@@ -145,21 +149,22 @@ class VoteDensifier(nn.Module):
         place = nodes.place[:, :, None].expand_as(offset)
         tag = lookup(source.context, place + offset, STRIDE)
         geometry = torch.cat((place, offset, linear, best[..., None]), dim=-1)
-        near, rows = self.neighbors(nodes, source.hw)
-        voters = Voters.of(
-            geometry, torch.cat((features, tag), dim=-1), rows, patch_centers(source.hw, PATCH, logit.device)
-        )
-        weight, kernel = self.vote(source, voters, near)
+        near, rows = self.neighbors(nodes, centers)
+        voters = Voters.of(geometry, torch.cat((features, tag), dim=-1), rows, centers)
+        weight, kernel = self.vote(source, voters, near, centers)
         share = (-near / PATCH).softmax(-1)
         mean = (share[..., None] * F.embedding(rows, color.flatten(0, 1))).sum(-2)
         first = torch.stack((voters.u[..., 0], voters.v[..., 0]), dim=-1)
-        return self.group(source, weight, kernel, voters.moments(self.features), first, near[..., :1], mean)
+        moments = voters.moments(self.features)
+        return self.group(source, centers, weight, kernel, moments, first, near[..., :1], mean)
 
-    def neighbors(self, nodes: Nodes, hw: HW) -> tuple[Float[Tensor, "m p r"], Int[Tensor, "m p r"]]:
+    def neighbors(
+        self, nodes: Nodes, centers: Float[Tensor, "#m p 2"]
+    ) -> tuple[Float[Tensor, "m p r"], Int[Tensor, "m p r"]]:
         """Distance of the nearest visible patches of every cell, and their rows in the batch."""
         sets, count = nodes.valid.shape
         # Ties, which are common on a grid, go to the patch that comes first, whatever else is in the batch.
-        distance = torch.cdist(patch_centers(hw, PATCH, nodes.place.device).expand(sets, -1, -1), nodes.place)
+        distance = torch.cdist(centers.expand(sets, -1, -1), nodes.place)
         distance = distance + (nodes.place @ nodes.place.new_tensor([1.7e-5, 1e-4]))[:, None]
         if not bool(nodes.valid.all()):
             distance = distance + FAR * ~nodes.valid[:, None]
@@ -167,11 +172,11 @@ class VoteDensifier(nn.Module):
         return near, index + torch.arange(sets, device=index.device)[:, None, None] * count
 
     def vote(
-        self, source: Description, voters: "Voters", near: Float[Tensor, "m p r"]
+        self, source: Description, voters: "Voters", near: Float[Tensor, "m p r"], centers: Float[Tensor, "#m p 2"]
     ) -> tuple[Float[Tensor, "m p s"], Float[Tensor, "m p s s"]]:
         """How far every cell believes every voter, and how alike the voters move."""
         hw = source.hw
-        x, y = patch_centers(hw, PATCH, near.device)[..., None].unbind(1)
+        x, y = centers[..., None].unbind(-2)
         u, v, trust = voters.u, voters.v, voters.trust
         features, tag = voters.content.split((self.features, self.context), dim=-1)
         # Does the place the cell would come from belong to the same thing as the voter's match?
@@ -214,6 +219,7 @@ class VoteDensifier(nn.Module):
     def group(
         self,
         source: Description,
+        centers: Float[Tensor, "#m p 2"],
         weight: Float[Tensor, "m p s"],
         kernel: Float[Tensor, "m p s s"],
         voters: Float[Tensor, "m p s f"],
@@ -240,12 +246,11 @@ class VoteDensifier(nn.Module):
         floor, factor, growth = self.spread.exp()
         scale = (floor**2 + factor * variance + (growth * near) ** 2).sqrt()
         linear, offset = linear.unflatten(-1, (2, 2)), offset + first[:, :, None]
-        return Motions(offset, linear, self.quarters(source, offset, linear, mass, tag), scale, color)
+        origin = centers[..., None, None, :] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
+        return Motions(offset, linear, self.quarters(source, origin, mass, tag), scale, color)
 
-    def quarters(self, source: Description, offset: Tensor, linear: Tensor, mass: Tensor, tag: Tensor) -> Tensor:
+    def quarters(self, source: Description, origin: Tensor, mass: Tensor, tag: Tensor) -> Tensor:
         """Weights of the modes in each quarter of a cell, sharpened by the source's context at its origin."""
-        centers = patch_centers(source.hw, PATCH, offset.device)
-        origin = centers[:, None, None] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
         there = lookup(source.context, origin, STRIDE)
         tag = tag * ((tag.square() @ self.pool).clamp(min=1e-6).rsqrt() @ self.pool.T)
         alike = (there * tag[:, :, None]) @ self.pool

@@ -49,16 +49,20 @@ class CarriedModes:
     weight: Float[Tensor, "e 4"]
 
     @classmethod
-    def of(cls, motions: Motions, hidden: Bool[Tensor, "m p"], hw: HW) -> "CarriedModes":
-        """All modes with some weight in a hidden cell."""
-        mask, cell, mode = ((motions.weight.amax(2) > LEAST) & hidden[..., None]).nonzero().unbind(-1)
-        centers = patch_centers(hw, PATCH, hidden.device)
+    def of(
+        cls, motions: Motions, hidden: Bool[Tensor, "m p"], hw: HW, cells: Int[Tensor, "m c"] | None = None
+    ) -> "CarriedModes":
+        """All modes with some weight in a hidden cell; `cells` are those that the motions are of, all by default."""
+        shown = hidden if cells is None else hidden.gather(1, cells)
+        found = ((motions.weight.amax(2) > LEAST) & shown[..., None]).nonzero().unbind(-1)
+        mask, row, _ = found
+        cell = row if cells is None else cells[mask, row]
         return cls(
             mask,
             cell,
-            centers[cell] + motions.offset[mask, cell, mode],
-            motions.linear[mask, cell, mode] + torch.eye(2, device=hidden.device),
-            motions.weight.transpose(2, 3)[mask, cell, mode],
+            patch_centers(hw, PATCH, hidden.device)[cell] + motions.offset[found],
+            motions.linear[found] + torch.eye(2, device=hidden.device),
+            motions.weight.transpose(2, 3)[found],
         )
 
     def reach(self, bump: RadialBump) -> Float[Tensor, "e"]:
@@ -91,11 +95,16 @@ def splat(
 
 
 def splat_pairs(
-    bump: RadialBump, motions: Motions, hidden: Bool[Tensor, "n m p"], xy: Float[Tensor, "n 2"], hw: HW
+    bump: RadialBump,
+    motions: Motions,
+    hidden: Bool[Tensor, "n m p"],
+    xy: Float[Tensor, "n 2"],
+    hw: HW,
+    cells: Int[Tensor, "nm c"],
 ) -> Responses:
     """`splat` for many frame pairs with one point and m masks each; motions are those of all masks of all pairs."""
     masks = hidden.shape[1]
-    modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw)
+    modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw, cells)
     query = modes.mask // masks
     (entry,) = ((modes.center - xy[query]).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
     query = query[entry]

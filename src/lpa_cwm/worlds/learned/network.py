@@ -95,19 +95,26 @@ class LearnedNetwork(nn.Module):
         tokens = self.reliability.tokens(source, known, centers, matches)
         return LearnedScene(source, target, centers, pixels.mean((-2, -1)), matches, tokens)
 
-    def imagine(self, scene: LearnedScene, hidden: Bool[Tensor, "b m p"]) -> Reading:
-        """The motions under masks; patches that are hidden are not looked at."""
-        visible, valid = visible_patches(hidden)
-        return self.read(scene, visible, valid)
+    def imagine(
+        self, scene: LearnedScene, hidden: Bool[Tensor, "b m p"], cells: Int[Tensor, "bm c"] | None = None
+    ) -> Reading:
+        """The motions of all cells, or of those given, under masks; hidden patches are not looked at."""
+        return self.read(scene, *visible_patches(hidden), cells)
 
-    def read(self, scene: LearnedScene, rows: Int[Tensor, "b m n"], valid: Bool[Tensor, "b m n"]) -> Reading:
+    def read(
+        self,
+        scene: LearnedScene,
+        rows: Int[Tensor, "b m n"],
+        valid: Bool[Tensor, "b m n"],
+        cells: Int[Tensor, "bm c"] | None = None,
+    ) -> Reading:
         """The motions under masks, given the rows of the scene that each mask shows."""
         place, offset, tokens, color = (
             take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
         )
         nodes = Nodes(place, offset, tokens, valid.flatten(0, 1))
         logit, precision, features = self.reliability(nodes)
-        return Reading(rows, logit, self.densifier(scene.source, nodes, logit, precision, features, color))
+        return Reading(rows, logit, self.densifier(scene.source, nodes, logit, precision, features, color, cells))
 
 
 def visible_patches(hidden: Bool[Tensor, "b m p"]) -> tuple[Int[Tensor, "b m n"], Bool[Tensor, "b m n"]]:

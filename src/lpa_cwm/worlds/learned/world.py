@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.files import bundled_weights
+from lpa_cwm.geometry import HW
 from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
@@ -23,6 +24,9 @@ FILE = "world-learned.safetensors"
 DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0)
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
+
+AROUND = 6
+"""Side, in cells, of the square in which a crop's point is looked for; the other cells only tell how it moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +94,18 @@ class LearnedWorld:
         source: Float[Tensor, "n 3 s s"],
         target: Float[Tensor, "n 3 s s"],
         xy: Float[Tensor, "n 2"],
+        near: Float[Tensor, "n 2"],
         hidden: Bool[Tensor, "n m p"],
     ) -> Responses:
-        """Responses in n pairs of crops with one point and m masks each, in one batch."""
+        """Responses in n pairs of crops with one point and m masks each, in one batch.
+
+        Only the cells around `near`, where each point is looked for, are imagined.
+        """
         network = self.network.to(source.device)
         scene = network.observe(network.describe(source), network.describe(target, context=False))
-        motions = network.imagine(scene, hidden).motions
-        return splat_pairs(self.bump, motions, hidden, xy, scene.source.hw)
+        cells = cells_around(near, scene.source.hw).repeat_interleave(hidden.shape[1], dim=0)
+        motions = network.imagine(scene, hidden, cells).motions
+        return splat_pairs(self.bump, motions, hidden, xy, scene.source.hw, cells)
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
@@ -109,3 +118,12 @@ class LearnedWorld:
             return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
 
         return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults)
+
+
+def cells_around(xy: Float[Tensor, "n 2"], hw: HW) -> Int[Tensor, "n c"]:
+    """The cells of a square around each point, shifted to stay inside the frame."""
+    rows, columns = hw[0] // PATCH, hw[1] // PATCH
+    room = xy.new_tensor([max(columns - AROUND, 0), max(rows - AROUND, 0)])
+    left, up = torch.minimum((xy / PATCH - AROUND / 2).round().clamp(min=0), room).long()[..., None].unbind(1)
+    across, down = (torch.arange(min(AROUND, count), device=xy.device) for count in (columns, rows))
+    return ((up + down)[:, :, None] * columns + (left + across)[:, None]).flatten(1)
