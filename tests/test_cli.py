@@ -275,6 +275,7 @@ def specs(kind):
         ("track --points 999,3", "not inside the frame"),
         ("track --points 9,3@999", "frames 0 to 15"),
         ("track --object 5,5,2,2", "x0 < x1"),
+        ("track --object 1..5,5,2,2", "neither a box"),
         ("track --start 15", "at least two"),
         ("track --tracker static --backward --batch 2", "does not take --batch"),
         ("track --tracker opt-cwm --score-model adm", "does not take --score-model"),

@@ -64,7 +64,13 @@ def write_predictions(path):
     write_prediction(path.parent, path.stem, Prediction(xy, np.ones((40, 400), bool)), "c")
 
 
+def write_folder(path):
+    with files.atomic_folder(path) as aside:
+        np.save(aside / "a.npy", np.zeros(50_000))
+
+
 WRITERS = {
+    "shard": write_folder,
     "text.json": lambda path: files.pin_settings(path, {"a": "x" * 100_000}),
     "clip.npz": write_predictions,
     "checkpoint.pt": lambda path: save_checkpoint(path, {"a": torch.rand(50_000)}),

@@ -140,6 +140,17 @@ def leftover(folder, pid, host=None, name="a", age=0.0):
     return path
 
 
+def test_a_run_removes_folders_that_killed_runs_left(tmp_path, gone):
+    stale = tmp_path / f".shard.lpa-{files._host()}-{gone}-abcd_123"
+    stale.mkdir()
+    (stale / "half.npy").touch()
+    with files.atomic_folder(tmp_path / "shard") as aside:
+        (aside / "whole.npy").touch()
+    with pytest.raises(FileNotFoundError), files.atomic_folder(tmp_path / "shard") as aside:
+        (aside / "absent" / "other.npy").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["shard", "whole.npy"]
+
+
 def test_a_run_removes_what_killed_runs_left(tmp_path, gone):
     stale = [leftover(tmp_path, gone), leftover(tmp_path, 1, "0" * 8, age=2 * files.DAY)]
     kept = [leftover(tmp_path, os.getpid(), age=2 * files.DAY), leftover(tmp_path, 1, "0" * 8, "b")]

@@ -6,6 +6,7 @@ import torch
 from einops import rearrange
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import pin_settings
 from lpa_cwm.sampling import read
 from lpa_cwm.synth import pair_shards
 from lpa_cwm.synth.images import ImagePool
@@ -134,6 +135,20 @@ def test_a_shard_that_another_process_made_is_kept(tmp_path, small):
     write_shard(tmp_path / "00000_hard", source, 0)
     assert torch.equal(PairShards.of(tmp_path)[0].frames, smooth_pair().frames)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("file", ["frames.npy", "flow.npy", "shown.npy"])
+def test_a_shard_that_was_cut_short_is_made_again(tmp_path, small, file):
+    sources = dict.fromkeys(("hard", "plain"), lambda index: smooth_pair(index=index))
+    pin_settings(tmp_path / "pairs.json", {})
+    list(write_shards(tmp_path, sources, range(2)))
+    path = tmp_path / "00001_hard" / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert len(PairShards.of(tmp_path).paths) == 1
+    assert len(list(write_shards(tmp_path, sources, range(2)))) == 2
+    assert path.read_bytes() == whole
+    assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
 
 
 def test_a_folder_without_shards_is_refused(tmp_path):

@@ -126,7 +126,20 @@ def test_saved_tracks_are_loaded_again(tracks, tmp_path, name):
         torch.testing.assert_close(loaded.known()[field], value, equal_nan=True)
 
 
-@pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n"), ("t.json", "[]"), ("t.npz", "x"), ("t.txt", "")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "a,b\n1,2\n"),
+        ("t.csv", "track,frame,x,y,visible\n-1,0,1,1,1\n"),
+        ("t.csv", "track,frame,x,y,visible\n9999,9999,1,1,1\n"),
+        ("t.csv", "track,frame,x,y,visible\n0,0,1,1\n"),
+        ("t.csv", "x," * 6000),
+        ("t.json", "[]"),
+        ("t.json", '{"tracks": [{"track": 0, "points": [{"frame": "0"}]}]}'),
+        ("t.npz", "x"),
+        ("t.txt", ""),
+    ],
+)
 def test_files_without_tracks_are_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError):

@@ -1,8 +1,10 @@
 """Clips come back as they were written, in any order of access, in bounded memory, or with a clear sentence."""
 
 import struct
+import sys
 import weakref
 from itertools import pairwise
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -13,6 +15,7 @@ from PIL import Image
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import video
+from lpa_cwm.io.streams import open_stream
 from lpa_cwm.types import Frames
 
 
@@ -270,3 +273,32 @@ def test_names_that_look_like_addresses_are_files(tmp_path, monkeypatch, name):
     video.write(name, smooth_clip(3), fps=24.0)
     assert (tmp_path / name).is_file()
     assert len(video.read(name)) == 3
+
+
+PLAYLISTS = {
+    "hls": "#EXTM3U\n#EXTINF:1,\n{other}\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile '{other}'\n",
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_playlists_lead_nowhere(tmp_path, monkeypatch, kind):
+    """Neither a file nor standard input may make FFmpeg open other files or addresses."""
+    video.write(tmp_path / "other.mp4", smooth_clip(3), fps=24.0)
+    path = tmp_path / "list.mp4"
+    path.write_text(PLAYLISTS[kind].format(other=tmp_path / "other.mp4"))
+    with pytest.raises(InputError, match="not a video"):
+        video.read(path)
+    with path.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
+        with pytest.raises(InputError, match="not a video"):
+            open_stream("-")
+
+
+def test_a_codec_that_is_unknown_is_one_sentence(tmp_path):
+    video.write(tmp_path / "clip.avi", smooth_clip(3), fps=24.0)
+    data = (tmp_path / "clip.avi").read_bytes()
+    # The four letters of the codec, in the stream's header and in its format.
+    (tmp_path / "clip.avi").write_bytes(data.replace(b"H264", b"Zz9~"))
+    with pytest.raises(InputError, match="cannot decode here"):
+        video.read(tmp_path / "clip.avi")

@@ -20,7 +20,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.validation import read_json, reading, structure
 
 TEMPORARY = re.compile(r"\..*\.lpa-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[a-z0-9_]{8}(\..*)?")
-"""Names of the files that `atomic_write` makes."""
+"""Names of what `atomic_write` and `atomic_folder` make."""
 DAY = 24 * 60 * 60
 BLOCK = 4096
 """Bytes of a block of a file system."""
@@ -35,18 +35,18 @@ def data_files(folder: Path, pattern: str = "*") -> list[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of runs that were killed."""
+    """Remove the temporary files and folders of runs that were killed."""
     for path in folder.glob(".*.lpa-*"):
         # Another process may remove it at the same time.
         with suppress(FileNotFoundError):
             if is_leftover(path):
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a file is a temporary one of ours whose process has ended; those of other machines end after a day."""
+    """Whether a path is a temporary one of ours whose process has ended; those of other machines end after a day."""
     found = TEMPORARY.fullmatch(path.name)
-    if found is None or path.is_symlink() or not path.is_file():
+    if found is None or path.is_symlink() or not (path.is_file() or path.is_dir()):
         return False
     if found["host"] == _host():
         return not _is_alive(int(found["pid"]))
@@ -71,11 +71,22 @@ def _is_alive(pid: int) -> bool:
 
 def _temporary(path: Path) -> Path:
     """Make an empty file beside a path, hidden, with the same suffix and a name that tells who writes it."""
-    # Cut, because a long name must not become too long for the file system.
-    prefix = f".{path.stem[:40]}.lpa-{_host()}-{os.getpid()}-"
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=path.suffix)
     os.close(descriptor)
     return Path(name)
+
+
+def _prefix(path: Path) -> str:
+    # Cut, because a long name must not become too long for the file system.
+    return f".{path.stem[:40]}.lpa-{_host()}-{os.getpid()}-"
+
+
+def _prepare(folder: Path) -> None:
+    """Make a folder that is written to, and remove leftovers the first time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() not in _swept:
+        _swept.add(folder.resolve())
+        remove_leftovers(folder)
 
 
 @contextmanager
@@ -85,24 +96,49 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     File and folder are synced to the disk, so that also after a loss of power the path holds all of it or is as before.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent.resolve() not in _swept:
-        _swept.add(path.parent.resolve())
-        remove_leftovers(path.parent)
+    _prepare(path.parent)
     aside = _temporary(path)
     try:
-        yield aside
-        # mkstemp makes private files; results are for everybody the umask admits.
-        aside.chmod(0o666 & ~_umask())
-        sync(aside)
-        aside.replace(path)
-        sync(path.parent)
+        with naming_full_disk(path):
+            yield aside
+            # mkstemp makes private files; results are for everybody the umask admits.
+            aside.chmod(0o666 & ~_umask())
+            sync(aside)
+            aside.replace(path)
+            sync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder for files; it becomes `path`, also in place of another, or is removed on failure."""
+    _prepare(path.parent)
+    aside, old = (Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path))) for _ in range(2))
+    try:
+        with naming_full_disk(path):
+            yield aside
+            aside.chmod(0o777 & ~_umask())
+            for part in (*aside.iterdir(), aside):
+                sync(part)
+            with suppress(FileNotFoundError):
+                path.replace(old)
+            aside.replace(path)
+            sync(path.parent)
+    finally:
+        for folder in (aside, old):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Turn whatever a full disk causes while a path is written into the system's own error."""
+    try:
+        yield
     except Exception as error:
         if is_disk_full(error, path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -120,7 +156,7 @@ def sync(path: Path) -> None:
 
 def is_disk_full(error: Exception, folder: Path) -> bool:
     """Whether a write failed because the disk is full; libraries report that by errors of their own."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno == errno.ENOSPC
     return "os error 28" in str(error) or shutil.disk_usage(folder).free < BLOCK
 

@@ -169,6 +169,23 @@ def damage_npz(rng, data):
     return buffer.getvalue()
 
 
+def damage_npy(rng, data):
+    """A single array: another array, or a header that is a lie."""
+    if rng.random() < 0.5:
+        return damage_bytes(rng, data[:200]) + data[200:]
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, strange_array(rng, np.load(io.BytesIO(data))))
+    return buffer.getvalue()
+
+
+def damage_message(rng, data):
+    """A length and an archive."""
+    if rng.random() < 0.3:
+        return damage_bytes(rng, data[:40]) + data[40:]
+    body = damage_npz(rng, data[8:])
+    return struct.pack("<Q", len(body)) + body
+
+
 def damage_pickle(rng, data):
     """Other values in place of arrays, texts and containers."""
     if rng.random() < 0.5:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import mutations as damage
 import seeds
@@ -204,6 +205,67 @@ def toml(path):
     read_settings("cotracker3", ("checkout", "checkpoint"), {})
 
 
+def saved_tracks(path):
+    from lpa_cwm.types import Tracks
+
+    Tracks.load(path)
+
+
+def pair_shard(path):
+    from lpa_cwm.synth import pair_shards
+
+    # As the seeds have them; real shards have 50 MB.
+    pair_shards.SHARD_PAIRS, pair_shards.SIZE = 2, 32
+    shards = pair_shards.PairShards.of(path.parents[1])
+    for index in range(len(shards)):
+        _ = shards[index]
+
+
+def stdin_clip(path):
+    from unittest.mock import patch
+
+    from lpa_cwm.io.streams import open_stream
+
+    with path.open("rb") as file, patch("sys.stdin", SimpleNamespace(buffer=file)):
+        for _ in zip(range(12), open_stream("-").frames, strict=False):
+            pass
+
+
+def upload(path):
+    from lpa_cwm.page.upload import Limits, accept_upload
+
+    clip = accept_upload(path, path.parent / "tab", Limits())
+    for frame in range(min(len(clip), 12)):
+        _ = clip[frame]
+
+
+def worker_answer(path):
+    from lpa_cwm.baselines.worker import send_receive
+    from lpa_cwm.errors import InputError
+
+    with path.open("rb") as file:
+        if send_receive(SimpleNamespace(stdin=None, stdout=file), None) is None:
+            raise InputError("The worker stopped without an answer.")
+
+
+def region(path):
+    from lpa_cwm.io.regions import read_region
+
+    read_region(str(path), (24, 32))
+
+
+def recorded_hash(path):
+    from lpa_cwm.datasets.download import matches_hash
+
+    matches_hash(path.with_suffix(""), None)
+
+
+def part(path):
+    from lpa_cwm.reproduction.parts import PARTS, finished
+
+    finished(path.parents[1], PARTS[0])
+
+
 SAFETENSORS = damage.damage_safetensors
 READERS = {
     "prediction .npz": Reader(seeds.predictions, damage.damage_npz, prediction, 3),
@@ -231,15 +293,25 @@ READERS = {
     "Kinetics csv": Reader(seeds.kinetics, damage.damage_csv, kinetics),
     "points csv or json": Reader(seeds.points, lambda rng, data: one_of(rng, data), points, 2),
     "decoded clip": Reader(seeds.decoded_clip, lambda rng, data: one_of(rng, data), decoded_clip),
+    "saved tracks": Reader(seeds.saved_tracks, lambda rng, data: one_of(rng, data), saved_tracks, 3),
+    "shard of frame pairs": Reader(seeds.pair_shard, damage.damage_npy, pair_shard, 1),
+    "video on stdin": Reader(seeds.stdin_clips, damage.damage_bytes, stdin_clip, 2),
+    "upload to the page": Reader(seeds.clips, damage.damage_bytes, upload, 2),
+    "answer of a worker": Reader(seeds.worker_answer, damage.damage_message, worker_answer, 1),
+    "mask picture": Reader(seeds.images, damage.damage_png, region, 1),
+    "recorded hash": Reader(seeds.recorded_hash, damage.damage_bytes, recorded_hash, 0.5),
+    "part of the paper": Reader(seeds.part, damage.damage_json, part, 1),
     "methods.toml": Reader(seeds.toml, damage.damage_bytes, toml),
 }
 
 
 def one_of(rng, data):
-    """JSON or a table by what it looks like."""
+    """JSON, a table or an archive by what it looks like."""
+    if data[:2] == b"PK":
+        return damage.damage_npz(rng, data)
     if data[:1] in (b"[", b"{"):
         return damage.damage_json(rng, data)
-    return damage.damage_csv(rng, data) if data[:1] == b"x" else damage.damage_bytes(rng, data)
+    return damage.damage_csv(rng, data) if data[:1] in b"xt" else damage.damage_bytes(rng, data)
 
 
 def damaged(name: str, number: int, seed: int, folder: Path, to: Path) -> Path:

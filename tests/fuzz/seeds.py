@@ -269,3 +269,60 @@ def decoded_clip(folder):
 def toml(folder):
     (folder / "methods.toml").write_text('[cotracker3]\ncheckout = "/x"\ncheckpoint = "y"\n')
     return [folder / "methods.toml"]
+
+
+def saved_tracks(folder):
+    from lpa_cwm.types import Tracks
+
+    xy = 30 * torch.rand(3, 5, 2, generator=torch.Generator().manual_seed(0))
+    xy[1, :2] = torch.nan
+    for suffix in (".npz", ".csv", ".json"):
+        Tracks(xy, xy[..., 0] > 9, xy[..., 1]).save(folder / f"tracks{suffix}")
+    return [folder / f"tracks{suffix}" for suffix in (".npz", ".csv", ".json")]
+
+
+def pair_shard(folder):
+    shard = folder / "00000_hard"
+    shard.mkdir()
+    np.save(shard / "frames.npy", np.zeros((2, 2, 3, 32, 32), np.uint8))
+    np.save(shard / "flow.npy", np.zeros((2, 2, 8, 8), np.float16))
+    np.save(shard / "shown.npy", np.ones((2, 8, 8), bool))
+    return [shard / name for name in ("frames.npy", "flow.npy", "shown.npy")]
+
+
+def stdin_clips(folder):
+    import av
+
+    frames = [torch.from_numpy(picture(i, (32, 48)).copy()).permute(2, 0, 1) for i in range(6)]
+    for name in ("clip.mkv", "clip.ts"):
+        with av.open(str(folder / name), "w") as container:
+            stream = container.add_stream("libx264", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+            for frame in frames:
+                container.mux(stream.encode(video.even_frame(frame)))
+            container.mux(stream.encode())
+    return [folder / name for name in ("clip.mkv", "clip.ts")]
+
+
+def worker_answer(folder):
+    from lpa_cwm.baselines.workers.serve import send
+
+    with (folder / "answer").open("wb") as file:
+        send(file, {"tracks": np.zeros((3, 4, 2), "f4"), "visible": np.ones((3, 4), bool)})
+    return [folder / "answer"]
+
+
+def recorded_hash(folder):
+    (folder / "weights.pt").write_bytes(b"weights")
+    (folder / "weights.pt.sha256").write_text(f"{'0' * 64}  weights.pt\n")
+    return [folder / "weights.pt.sha256"]
+
+
+def part(folder):
+    from lpa_cwm.reproduction.parts import PARTS
+
+    (folder / "parts").mkdir()
+    about = {"name": PARTS[0].name, "paper": "Table 1", "title": "x", "files": ["a.md", "b/c.csv"], "seconds": 1.5}
+    path = folder / "parts" / f"{PARTS[0].name}.json"
+    path.write_text(json.dumps(about))
+    return [path]

@@ -86,13 +86,13 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
         from lpa_cwm.files import pin_settings
         from lpa_cwm.progress import progress
         from lpa_cwm.rng import seed_of
-        from lpa_cwm.synth.pair_shards import SHARD_PAIRS, write_shards
+        from lpa_cwm.synth.pair_shards import SETTINGS, SHARD_PAIRS, write_shards
 
         # Pairs are small: more threads would only get in each other's way.
         torch.set_num_threads(1)
         sources, files = self.layered() if self.kind == "layered" else self.simulated()
         content = f"{seed_of(*(path.name for path in files)):016x}"
-        pin_settings(self.out / "pairs.json", {"kind": self.kind, "split": self.split, "files": content})
+        pin_settings(self.out / SETTINGS, {"kind": self.kind, "split": self.split, "files": content})
         numbers = self.shard.of(-(-self.pairs // SHARD_PAIRS))
         for path in progress(write_shards(self.out, sources, numbers), len(numbers), "shards of pairs"):
             print(path)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.video import even_frame, write
+from lpa_cwm.io.video import even_frame, open_input, write
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov", ".webm", ".gif")
 
@@ -67,7 +67,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
 
 def add_sound(path: Path, sound: Path, start: float) -> None:
     """Copy the sound of a file into a video, without encoding either again."""
-    with av.open(f"file:{path.resolve()}") as video, av.open(f"file:{sound.resolve()}") as source:
+    with open_input(path.resolve()) as video, open_input(sound.resolve()) as source:
         if not source.streams.audio:
             return
         streams = video.streams.video[0], source.streams.audio[0]

@@ -14,7 +14,8 @@ from lpa_cwm.io.images import open_image
 from lpa_cwm.io.points import MOST_POINTS
 from lpa_cwm.types import Queries
 
-BOX = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12}),(-?[\d.]{1,12}),(-?[\d.]{1,12})", re.ASCII)
+NUMBER = r"(-?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9}))"
+BOX = re.compile(",".join([NUMBER] * 4), re.ASCII)
 Region = Bool[Tensor, "h w"]
 """Which pixels of a frame belong to an object."""
 

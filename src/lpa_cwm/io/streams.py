@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,7 +16,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError, require
+from lpa_cwm.io.video import check_pixels, reader_options
 from lpa_cwm.types import Clip
+from lpa_cwm.validation import reason
 
 STDIN = "-"
 CAMERA = re.compile(r"camera:(\d{1,3})", re.ASCII)
@@ -72,21 +75,36 @@ def open_stream(name: str) -> FrameStream:
 
 def open_stdin() -> FrameStream:
     """A video on standard input, in a container that can be read without seeking, such as Matroska or MPEG-TS."""
-    try:
-        container = av.open(sys.stdin.buffer, "r")
+    with decoding():
+        container = av.open(sys.stdin.buffer, "r", options=reader_options())
         stream = container.streams.best("video")
         if not isinstance(stream, VideoStream):
             raise InputError("Standard input has no video stream; expected a video.")
+        check_pixels("Standard input", stream)
         return FrameStream.of("stdin", _decode(container, stream), float(stream.average_rate or 0) or None)
-    except av.FFmpegError as error:
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Say in one sentence that standard input cannot be read on."""
+    try:
+        yield
+    except (av.FFmpegError, ValueError, OverflowError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
-            f"Standard input is not a video that FFmpeg can read ({error.strerror}); pipe .mkv, .ts or .y4m into it."
+            f"Standard input is not a video that FFmpeg can read ({reason(error)}); pipe .mkv, .ts or .y4m into it."
         ) from error
 
 
 def _decode(container: InputContainer, stream: VideoStream) -> Iterator[UInt8[Tensor, "3 h w"]]:
-    for frame in container.decode(stream):
-        yield rearrange(torch.from_numpy(frame.to_ndarray(format="rgb24")), "h w c -> c h w").contiguous()
+    first: tuple[int, int] | None = None
+    with decoding():
+        for frame in container.decode(stream):
+            first = first or (frame.height, frame.width)
+            if (frame.height, frame.width) != first:
+                raise InputError(f"Standard input changes its size to {frame.width}x{frame.height}; expected one size.")
+            yield rearrange(torch.from_numpy(frame.to_ndarray(format="rgb24")), "h w c -> c h w").contiguous()
 
 
 def read_camera(index: int) -> Iterator[UInt8[Tensor, "3 h w"]]:

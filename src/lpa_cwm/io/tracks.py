@@ -2,12 +2,13 @@
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from xml.etree import ElementTree
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,9 +17,16 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import HW
 from lpa_cwm.types import Tracks
+from lpa_cwm.validation import check_array, file_size, parse_json, read_npz, read_text, reading, structure
 
+MOST_FILE = 1 << 30
+"""Bytes of a file that is read."""
+MOST_LINE = 10_000
+"""Characters of a line of a table."""
 MOST_CELLS = 100_000_000
 """Tracks times frames of a file that is read."""
+CELLS_PER_ROW = 1000
+"""Most cells for each row of a table: most frames of a track may be missing, but not nearly all."""
 SCORER = "lpa-cwm"
 """Who made the labels, in DeepLabCut's files."""
 
@@ -126,39 +134,81 @@ def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
 def load(path: Path) -> Tracks:
     """Tracks from a file that `save` wrote; frames are those from the first to the last that the file names."""
     suffix = path.suffix.lower()
-    try:
-        if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as held:
-                names = [entry.name for entry in fields(Tracks) if entry.name in held]
-                return Tracks(**{name: torch.from_numpy(held[name]) for name in names})
-        if suffix == ".csv":
-            with path.open(newline="") as file:
-                return _from_rows(list(csv.DictReader(file)))
-        if suffix == ".json":
-            tracks = json.loads(path.read_text())["tracks"]
-            return _from_rows([{"track": one["track"], **point} for one in tracks for point in one["points"]])
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); expected saved tracks.") from error
-    except (ValueError, KeyError, TypeError, BadZipFile) as error:
-        raise InputError(f"{path} holds no tracks ({error}); expected a file that `save` wrote.") from error
-    raise InputError(f"Cannot load tracks from {path.name!r}; the name must end in .npz, .csv or .json.")
+    if suffix not in READERS:
+        raise InputError(f"Cannot load tracks from {path.name!r}; the name must end in {', '.join(READERS)}.")
+    with reading(path, "a file of saved tracks", "give one that `save` wrote"):
+        file_size(path, MOST_FILE)
+        return READERS[suffix](path)
 
 
-def _from_rows(rows: list[dict[str, Any]]) -> Tracks:
-    """Tracks from rows of a table; a number that is missing is NaN."""
-    track, frame = ([int(row[name]) for row in rows] for name in ("track", "frame"))
-    if not rows or max(track) >= MOST_CELLS // (max(frame) + 1):
-        raise ValueError(f"{len(rows)} rows")
-    size, at = (max(track) + 1, max(frame) + 1), (torch.tensor(track), torch.tensor(frame))
+def _from_npz(path: Path) -> Tracks:
+    held = read_npz(path, [entry.name for entry in fields(Tracks)], MOST_FILE)
+    check_array(held["xy"], (None, None, 2), "f", "`xy`", finite=False)
+    size = held["xy"].shape[:2]
+    for name, values in held.items():
+        if name != "xy":
+            check_array(values, size, "b" if name == "visible" else "f", f"`{name}`", finite=False)
+    return Tracks(**{name: torch.from_numpy(values) for name, values in held.items()})
+
+
+def _from_csv(path: Path) -> Tracks:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(short_lines(file))
+        names = next(rows)
+        columns: dict[str, array[float]] = {name: array("d") for name in names if name in COLUMNS}
+        for row in rows:
+            for name, text in zip(names, row, strict=True):
+                if name in columns:
+                    columns[name].append(float(text) if text else math.nan)
+    return _from_columns({name: np.frombuffer(values, "f8") for name, values in columns.items()})
+
+
+def short_lines(file: TextIO) -> Iterator[str]:
+    """Lines of a table; one that never ends would become a list as long as the file."""
+    while line := file.readline(MOST_LINE):
+        if len(line) == MOST_LINE:
+            raise ValueError(f"it has a line of more than {MOST_LINE} characters")
+        yield line
+
+
+def _from_json(path: Path) -> Tracks:
+    tracks = structure(parse_json(read_text(path, MOST_FILE)), dict[str, Any])["tracks"]
+    rows = [
+        {"track": one["track"], **structure(point, dict[str, float | bool | None])}
+        for one in structure(tracks, list[dict[str, Any]])
+        for point in structure(one["points"], list[dict[str, Any]])
+    ]
+    names = [name for name in COLUMNS if rows and name in rows[0]]
+    values = ([math.nan if row[name] is None else row[name] for row in rows] for name in names)
+    return _from_columns({name: np.array(column, "f8") for name, column in zip(names, values, strict=True)})
+
+
+def _from_columns(columns: Mapping[str, np.ndarray]) -> Tracks:
+    """Tracks from the columns of a table; a number that is missing is NaN."""
+    places = np.stack([columns["track"], columns["frame"]])
+    rows = places.shape[1]
+    if not rows or not ((places >= 0) & (places < MOST_CELLS) & (places == places.round())).all():
+        raise ValueError("its tracks and frames are not numbered from 0")
+    size = (int(places[0].max()) + 1, int(places[1].max()) + 1)
+    # A small file must not ask for much memory by one large number.
+    if size[0] * size[1] > min(MOST_CELLS, max(1_000_000, CELLS_PER_ROW * rows)):
+        raise ValueError(f"it has {rows} rows for {size[0]} tracks of {size[1]} frames")
+    at = tuple(torch.from_numpy(places).long())
 
     def column(name: str) -> torch.Tensor:
         values = torch.full(size, torch.nan)
-        values[at] = torch.tensor([float(row[name]) if row[name] not in (None, "") else torch.nan for row in rows])
+        values[at] = torch.from_numpy(columns[name]).float()
         return values
 
-    extras = [entry.name for entry in fields(Tracks) if entry.name not in ("xy", "visible") and entry.name in rows[0]]
+    extras = [name for name in COLUMNS[5:] if name in columns]
     xy = torch.stack([column("x"), column("y")], dim=-1)
     return Tracks(xy, column("visible") == 1, **{name: column(name) for name in extras})
+
+
+COLUMNS = ("track", "frame", "x", "y", "visible")
+COLUMNS += tuple(entry.name for entry in fields(Tracks) if entry.name not in ("xy", "visible"))
+"""Columns of a table that are read."""
+READERS: dict[str, Callable[[Path], Tracks]] = {".npz": _from_npz, ".csv": _from_csv, ".json": _from_json}
 
 
 def to_pandas(tracks: Tracks, source: TrackSource | None = None) -> Any:

@@ -203,12 +203,30 @@ def open_input(path: Path) -> InputContainer:
     """Open a file for reading with any PyAV from version 14 on; `metadata_errors` is gone in version 19."""
     # With the prefix, a name such as `concat:x.mp4` is not taken for a protocol and its address.
     name = f"file:{path.absolute()}"
-    # Neither may the content of a file name other files or addresses, as playlists do.
-    options = {"protocol_whitelist": "file", "format_whitelist": ",".join(av.formats_available - REFERRING)}
+    options = reader_options()
     try:
         return av.open(name, options=options, metadata_errors="replace")
     except TypeError:
         return av.open(name, options=options)
+
+
+def reader_options() -> dict[str, str]:
+    """Options of FFmpeg under which the content of a file cannot name other files or addresses, as playlists do."""
+    return {"protocol_whitelist": "file", "format_whitelist": ",".join(av.formats_available - REFERRING)}
+
+
+def check_pixels(name: str, stream: VideoStream) -> None:
+    """Refuse frames that are too large, by the header now, by their content when they are decoded."""
+    # PyAV makes no context for a codec that it does not know.
+    if stream.codec_context is None:
+        raise InputError(f"{name} is in a format that FFmpeg cannot decode here; encode it again, as H.264 or VP9.")
+    if stream.width * stream.height > MOST_PIXELS:
+        raise InputError(
+            f"{name} has frames of {stream.width}x{stream.height} pixels; at most {MOST_PIXELS // 10**6} million are "
+            "decoded; make it smaller."
+        )
+    # The frames may be larger than the header says.
+    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
 
 
 def _open(path: Path) -> tuple[InputContainer, VideoStream]:
@@ -222,13 +240,7 @@ def _open(path: Path) -> tuple[InputContainer, VideoStream]:
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream) or stream.disposition & Disposition.attached_pic:
         raise InputError(f"{path} has no video stream; expected one; check that it is complete and not sound alone.")
-    if stream.width * stream.height > MOST_PIXELS:
-        raise InputError(
-            f"{path} has frames of {stream.width}x{stream.height} pixels; at most {MOST_PIXELS // 10**6} million are "
-            "decoded; make it smaller."
-        )
-    # The frames may be larger than the header says.
-    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+    check_pixels(str(path), stream)
     return container, stream
 
 

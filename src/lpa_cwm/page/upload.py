@@ -144,7 +144,7 @@ def probe_header(path: Path) -> tuple[HW, int]:
     try:
         with open_input(path) as container:
             stream = container.streams.best("video")
-            if not isinstance(stream, VideoStream):
+            if not isinstance(stream, VideoStream) or stream.codec_context is None:
                 return (0, 0), 0
             length = Fraction(stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0)
             return (stream.height, stream.width), stream.frames or round(length)

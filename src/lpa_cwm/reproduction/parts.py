@@ -85,7 +85,7 @@ def finished(out: Path, part: Part) -> PartResult | None:
         return None
     with reading(path, "the list of a part's files", "remove it, and the part is made again"):
         result = structure(read_json(path), PartResult)
-    return result if all((out / name).exists() for name in result.files) else None
+        return result if all((out / name).exists() for name in result.files) else None
 
 
 def make_part(run: PaperRun, part: Part) -> PartResult:

@@ -4,8 +4,6 @@ A shard is a folder of numpy arrays of a hundred pairs of 256 x 256 pixels, whic
 flow leads from the target to the source and is known at the centers of squares of four pixels.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +15,13 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import data_files
+from lpa_cwm.files import atomic_folder, data_files, share_pieces
 from lpa_cwm.geometry import HW, pixel_centers
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.layered import LayeredConfig, LayeredPairs
 from lpa_cwm.synth.pairs import PairSource
 from lpa_cwm.synth.photometric import PhotometricJitter
+from lpa_cwm.validation import check_array, file_size, reading
 
 SIZE = 256
 """Side of the frames in pixels."""
@@ -31,6 +30,8 @@ FLOW_STRIDE = 4
 SHARD_PAIRS = 100
 FILES = {"frames": "frames.npy", "flow": "flow.npy", "visible": "shown.npy"}
 """Files of a shard."""
+SETTINGS = "pairs.json"
+"""File of the settings that all shards of a folder have."""
 
 
 def flow_grid(hw: HW) -> Float[Tensor, "2 h4 w4"]:
@@ -114,37 +115,54 @@ def kind_of(path: Path) -> str:
 
 def write_shard(path: Path, source: FlowSource, first: int) -> None:
     """Make the pairs `first`, `first + 1`, ...; the folder appears under its name when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        pairs = [source(index) for index in range(first, first + SHARD_PAIRS)]
+    pairs = [source(index) for index in range(first, first + SHARD_PAIRS)]
+    # Another process may have made the same shard meanwhile.
+    if is_shard(path):
+        return
+    with atomic_folder(path) as aside:
         for name, file in FILES.items():
             values = torch.stack([getattr(pair, name) for pair in pairs])
             np.save(aside / file, (values.half() if name == "flow" else values).numpy())
-        aside.chmod(0o755)
-        aside.rename(path)
-    except OSError:
-        # Another process may have made the same shard meanwhile.
-        if not is_shard(path):
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_shards(out: Path, sources: dict[str, FlowSource], numbers: Iterable[int]) -> Iterator[Path]:
-    """Make the shards with these numbers that are missing: two of the first kind, one of the second, and so on."""
+    """Make the shards with these numbers that are missing: two of the first kind, one of the second, and so on.
+
+    Processes that do the same share the work by locks on the file of the settings, if there is one.
+    """
     first, second = sources
-    for number in numbers:
-        kind = (first, first, second)[number % 3]
-        path = out / shard_name(number, kind)
-        if not is_shard(path):
-            write_shard(path, sources[kind], number * SHARD_PAIRS)
-        yield path
+    kinds = {number: (first, first, second)[number % 3] for number in numbers}
+    paths = {number: out / shard_name(number, kind) for number, kind in kinds.items()}
+    yield from (path for path in paths.values() if is_shard(path))
+    missing = [number for number, path in paths.items() if not is_shard(path)]
+    claims = out / SETTINGS
+    if claims.exists():
+        missing = share_pieces(claims, missing, lambda number: is_shard(paths[number]))
+    for number in missing:
+        write_shard(paths[number], sources[kinds[number]], number * SHARD_PAIRS)
+        yield paths[number]
 
 
 def is_shard(path: Path) -> bool:
-    """Whether a path is a complete shard."""
-    return all((path / file).is_file() for file in FILES.values())
+    """Whether a path is a complete shard; one that was cut short is not."""
+    try:
+        return all(shard_array(path, name) is not None for name in FILES)
+    except InputError:
+        return False
+
+
+def shard_array(path: Path, name: str) -> np.ndarray:
+    """One of the arrays of a shard as a memory map."""
+    side = SIZE // FLOW_STRIDE
+    parts = {"frames": ("u", (2, 3, SIZE, SIZE)), "flow": ("f", (2, side, side)), "visible": ("b", (side, side))}
+    kind, shape = parts[name]
+    with reading(path / FILES[name], "an array of frame pairs", "remove its folder and make it again"):
+        file_size(path / FILES[name])
+        found = np.load(path / FILES[name], mmap_mode="r", allow_pickle=False)
+        check_array(found, (SHARD_PAIRS, *shape), kind, "the array", finite=False)
+        if not found.dtype.isnative:
+            raise ValueError(f"the array has the byte order of {found.dtype}")
+        return found
 
 
 def holds_shards(folder: Path) -> bool:
@@ -182,6 +200,6 @@ class PairShards:
 
     def __getitem__(self, index: int) -> FlowPair:
         path, row = self.paths[index // SHARD_PAIRS], index % SHARD_PAIRS
-        arrays = (np.load(path / file, mmap_mode="r")[row].copy() for file in FILES.values())
+        arrays = (shard_array(path, name)[row].copy() for name in FILES)
         frames, flow, visible = map(torch.from_numpy, arrays)
         return FlowPair(frames, flow.float(), visible)
