@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import tyro
 
-from lpa_cwm.evaluation.evaluation_pairs import EvaluationPoints
+from lpa_cwm.evaluation.world_stages import EvaluationPoints
 from lpa_cwm.masks import random_masks
 from lpa_cwm.sampling import crop, unit_range
 from lpa_cwm.synth.layered import LayeredPairs

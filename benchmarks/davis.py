@@ -16,7 +16,7 @@ from tyro.conf import Positional
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.evaluation.compare import compare
-from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.report.results import against_paper, load_method_sets, overview
 from lpa_cwm.report.tables import to_markdown
 

@@ -16,13 +16,13 @@ from tyro.conf import Positional
 
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.config import PAPER
 from lpa_cwm.decode import localize
 from lpa_cwm.evaluation.sweep import choose_queries, open_pairs
 from lpa_cwm.geometry import rescale
 from lpa_cwm.masks import hide, neighborhood, random_masks
-from lpa_cwm.metrics.registry import THRESHOLDS
+from lpa_cwm.metrics.comparison import THRESHOLDS
 from lpa_cwm.pair_tracking import reevaluate, track_pair
-from lpa_cwm.presets import PAPER
 from lpa_cwm.probe import ObservedPair, first_pass, observe_pair
 from lpa_cwm.training.pair_sampling import Correspondence
 from lpa_cwm.types import Candidates, Judgement, Pair

@@ -12,10 +12,10 @@ import torch
 import tyro
 
 from lpa_cwm.datasets.movif import MoviClips
-from lpa_cwm.datasets.point_pairs import PointPairSampler
 from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.synth.pairs import Stream
 from lpa_cwm.synth.video_pairs import VideoPairs
+from lpa_cwm.training.pair_sampling import PointPairSampler
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)
 

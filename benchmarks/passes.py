@@ -12,10 +12,10 @@ import tyro
 
 from lpa_cwm import registry
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.evaluation.evaluation_pairs import EvaluationPoints
+from lpa_cwm.evaluation.world_stages import EvaluationPoints
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.clip import SimulatedPairs
-from lpa_cwm.simulator.config import scene_config
+from lpa_cwm.simulator.scene import scene_config
 from lpa_cwm.types import Clip, Queries
 
 

@@ -22,9 +22,8 @@ import torch.nn.functional as F
 import tyro
 from einops import rearrange
 
-from lpa_cwm.baselines.pairwise import PairwiseTracker
-from lpa_cwm.baselines.raft import RaftFlow
-from lpa_cwm.baselines.raft_weights import load_raft, rename_torchvision
+from lpa_cwm.baselines.flow_trackers import PairwiseTracker
+from lpa_cwm.baselines.raft import RaftFlow, load_raft, rename_torchvision
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.download import RAFT
 from lpa_cwm.datasets.tapvid import load_dataset

@@ -15,8 +15,8 @@ import tyro
 from lpa_cwm.simulator.assets import Assets, load_scan
 from lpa_cwm.simulator.camera import Camera
 from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
-from lpa_cwm.simulator.config import SCENE_CONFIGS
 from lpa_cwm.simulator.render import RenderSettings, raster_centers
+from lpa_cwm.simulator.scene import SCENE_CONFIGS
 from lpa_cwm.simulator.write import movi_record
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)

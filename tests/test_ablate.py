@@ -7,12 +7,11 @@ import pytest
 
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.tapvid import TapVidDataset
-from lpa_cwm.evaluation.ablate import VARIANTS
-from lpa_cwm.evaluation.compare import compare
-from lpa_cwm.evaluation.methods import Method
+from lpa_cwm.evaluation.compare import VARIANTS, compare
+from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.io import safe_pickle
 from lpa_cwm.metrics import load_scores
-from lpa_cwm.report.paper import figures_of
+from lpa_cwm.report.tables import figures_of
 from lpa_cwm.training.feature_cache import fill_cache
 from tapvid_files import entries, save
 from test_lpa_training import job

@@ -8,8 +8,7 @@ import torch
 
 from lpa_cwm import InputError
 from lpa_cwm.baselines.classical import DisFlow, LucasKanade, StaticPoint
-from lpa_cwm.baselines.gaps import GapTracker, zncc
-from lpa_cwm.baselines.pairwise import ForwardBackward, PairwiseTracker
+from lpa_cwm.baselines.flow_trackers import ForwardBackward, GapTracker, PairwiseTracker, zncc
 from lpa_cwm.baselines.registry import BASELINES, get_baseline
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.types import Clip, Grid, Queries
@@ -248,7 +247,7 @@ def test_unknown_baselines_are_named():
 
 
 def test_large_frames_go_through_the_estimator_in_small_batches(monkeypatch):
-    from lpa_cwm.baselines import pairwise
+    from lpa_cwm.baselines import flow_trackers
 
     def sizes(most):
         seen = []
@@ -257,9 +256,9 @@ def test_large_frames_go_through_the_estimator_in_small_batches(monkeypatch):
             seen.append(len(before) // 2)
             return torch.zeros(len(before), 2, *before.shape[-2:])
 
-        monkeypatch.setattr(pairwise, "BATCH_PIXELS", most)
+        monkeypatch.setattr(flow_trackers, "BATCH_PIXELS", most)
         clip = Clip(torch.zeros(6, 3, 8, 10, dtype=torch.uint8), "clip")
-        pairwise.PairwiseTracker(flow, size=None).track(clip, Grid(2))
+        flow_trackers.PairwiseTracker(flow, size=None).track(clip, Grid(2))
         return seen
 
     assert sizes(4 * 80) == [4, 1]

@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines.registry import BASELINES, get_baseline
-from lpa_cwm.baselines.sources import settings_file
+from lpa_cwm.baselines.registry import BASELINES, get_baseline, settings_file
 from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerTracker
 from lpa_cwm.baselines.workers import sea_raft, serve
 from lpa_cwm.types import Clip, Queries

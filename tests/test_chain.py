@@ -17,7 +17,7 @@ from golden_weights import formula_weights
 from lpa_cwm.adjudicators.score_models import adm
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.download import Download
-from lpa_cwm.worlds.opt_cwm import checkpoint
+from lpa_cwm.worlds.opt_cwm import world
 from movi_files import drift, write
 from tapvid_files import entries, save
 from test_docs import blocks
@@ -50,10 +50,10 @@ def published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LPA_CWM_CACHE", str(tmp_path / "fetched"))
     (tmp_path / "fetched/opt-cwm").mkdir(parents=True)
-    base, _ = checkpoint.PUBLISHED[256]
+    base, _ = world.PUBLISHED[256]
     shutil.copy(BASE, tmp_path / "fetched/opt-cwm" / base)
-    shutil.copy(OPT, tmp_path / "fetched/opt-cwm" / checkpoint.PUBLISHED_GENERATOR)
-    monkeypatch.setitem(checkpoint.PUBLISHED, 256, (base, TINY))
+    shutil.copy(OPT, tmp_path / "fetched/opt-cwm" / world.PUBLISHED_GENERATOR)
+    monkeypatch.setitem(world.PUBLISHED, 256, (base, TINY))
     monkeypatch.setattr(adm, "AdmUNet", partial(adm.AdmUNet, channels=32, head=16))
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in adm.AdmUNet().state_dict().items()}

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lpa_cwm.datasets.movif import read_clip
-from lpa_cwm.datasets.point_pairs import FilterCounts, FlowFilter, PointPairSampler, Reason
-from lpa_cwm.datasets.tfrecord import RecordFile
+from lpa_cwm.datasets.movif import RecordFile, read_clip
+from lpa_cwm.training.pair_sampling import FilterCounts, FlowFilter, PointPairSampler, Reason
 from movi_files import drift, write
 
 

@@ -6,8 +6,7 @@ import torch
 from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.explain import explain
-from lpa_cwm.report.explain import show_visible_patches
+from lpa_cwm.explain import explain, show_visible_patches
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip

@@ -8,7 +8,6 @@ from lpa_cwm.geometry import patch_centers, pixel_centers, to_sampler
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.responses import to_dense
-from lpa_cwm.worlds.layered.block_matching import PATCH, dct_basis
 from lpa_cwm.worlds.layered.densify import (
     SparseAttention,
     assign,
@@ -17,8 +16,8 @@ from lpa_cwm.worlds.layered.densify import (
     normal_terms,
     solve_symmetric3,
 )
-from lpa_cwm.worlds.layered.refine import MatchingFeatures, match_patches
-from lpa_cwm.worlds.layered.reliability import MATCH_FEATURES, ReliableMatches
+from lpa_cwm.worlds.layered.matching import PATCH, MatchingFeatures, dct_basis, match_patches
+from lpa_cwm.worlds.layered.networks import MATCH_FEATURES, ReliableMatches
 from lpa_cwm.worlds.layered.render import GaussianBump, render
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 

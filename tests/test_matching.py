@@ -8,9 +8,19 @@ import torch.nn.functional as F
 
 from lpa_cwm.geometry import patch_centers, pixel_centers, to_sampler
 from lpa_cwm.sampling import gather_patches
-from lpa_cwm.worlds.layered.block_matching import PATCH, SEARCH_STRIDE, dct_basis, dense_descriptors, search_warps
+from lpa_cwm.worlds.layered.matching import (
+    PATCH,
+    SEARCH_STRIDE,
+    Hypotheses,
+    MatchingFeatures,
+    PatchMatches,
+    dct_basis,
+    dense_descriptors,
+    match_patches,
+    sample_patches,
+    search_warps,
+)
 from lpa_cwm.worlds.layered.ransac import MIN_INLIERS, add_hypotheses, dominant_motions
-from lpa_cwm.worlds.layered.refine import Hypotheses, MatchingFeatures, PatchMatches, match_patches, sample_patches
 
 SIZE = 192
 HW = (SIZE, SIZE)

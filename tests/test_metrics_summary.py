@@ -9,7 +9,7 @@ import pytest
 
 from lpa_cwm import metrics
 from lpa_cwm.errors import InputError
-from lpa_cwm.metrics.summary import estimates
+from lpa_cwm.metrics.scores import estimates
 from test_metrics import random_case
 
 

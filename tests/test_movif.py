@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpa_cwm.datasets.movif import MoviClips, check_flow_sign, read_clip, round_trip_error, rounded_targets
-from lpa_cwm.datasets.tfrecord import RecordFile
+from lpa_cwm.datasets.movif import MoviClips, RecordFile, check_flow_sign, read_clip, round_trip_error, rounded_targets
 from lpa_cwm.errors import InputError
 from lpa_cwm.synth.pairs import split_of
 from lpa_cwm.training.pair_sampling import training_pairs

@@ -22,15 +22,6 @@ from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.worlds.opt_cwm.checkpoint import (
-    PUBLISHED,
-    UnusedKeys,
-    load,
-    load_folder,
-    load_published,
-    resize_positions,
-    save,
-)
 from lpa_cwm.worlds.opt_cwm.networks import (
     Architecture,
     PerturbationGenerator,
@@ -38,7 +29,16 @@ from lpa_cwm.worlds.opt_cwm.networks import (
     gaussian_perturbation,
     paste,
 )
-from lpa_cwm.worlds.opt_cwm.world import OptCwm
+from lpa_cwm.worlds.opt_cwm.world import (
+    PUBLISHED,
+    OptCwm,
+    UnusedKeys,
+    load,
+    load_folder,
+    load_published,
+    resize_positions,
+    save,
+)
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

@@ -8,9 +8,8 @@ import torch
 
 from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.cli.main import COMMANDS, main, parse
-from lpa_cwm.config import TrackerConfig
+from lpa_cwm.config import PAPER, PRESETS, TrackerConfig
 from lpa_cwm.pair_tracking import decode_candidates
-from lpa_cwm.presets import PAPER, PRESETS
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.training.caching import CacheSettings
 from lpa_cwm.training.loop import load_checkpoint

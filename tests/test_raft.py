@@ -11,9 +11,20 @@ import torch.nn.functional as F
 
 from golden_weights import formula_weights
 from lpa_cwm import InputError
-from lpa_cwm.baselines.pairwise import RangeMapOcclusion, splat_count
-from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, ConvGru, CorrelationPyramid, Raft, RaftFlow, upsample_convex
-from lpa_cwm.baselines.raft_weights import load_raft, rename_torchvision, variant_of
+from lpa_cwm.baselines.flow_trackers import RangeMapOcclusion, splat_count
+from lpa_cwm.baselines.raft import (
+    LARGE,
+    SMALL,
+    SMURF,
+    ConvGru,
+    CorrelationPyramid,
+    Raft,
+    RaftFlow,
+    load_raft,
+    rename_torchvision,
+    upsample_convex,
+    variant_of,
+)
 from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.datasets.download import RAFT
 from lpa_cwm.types import Clip, Queries

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from lpa_cwm.metrics import METRICS, Scores
-from lpa_cwm.report.paper import ABLATIONS, figures_of, paper_figures, paper_row
+from lpa_cwm.report.tables import ABLATIONS, figures_of, paper_figures, paper_row
 
 DCA = [f"dca_{k}" for k in (1, 2, 4, 8, 16)]
 

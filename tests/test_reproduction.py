@@ -8,11 +8,11 @@ import pytest
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.ablate import PAPER_VARIANTS
+from lpa_cwm.evaluation.compare import PAPER_VARIANTS
 from lpa_cwm.metrics import METRICS
-from lpa_cwm.report.paper import paper_figures
+from lpa_cwm.report.tables import paper_figures
 from lpa_cwm.reproduction import tables
-from lpa_cwm.reproduction.frames import find_case, find_cases
+from lpa_cwm.reproduction.figures import find_case, find_cases
 from lpa_cwm.reproduction.inputs import find_data
 from lpa_cwm.reproduction.parts import PARTS, find_parts
 from tapvid_files import entries, save

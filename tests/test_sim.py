@@ -16,9 +16,9 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.camera import Camera
 from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
-from lpa_cwm.simulator.config import SceneConfig
 from lpa_cwm.simulator.poses import pixel_rays, project, rotations
 from lpa_cwm.simulator.render import LightOcclusion, RenderSettings, edges, raster_centers
+from lpa_cwm.simulator.scene import SceneConfig
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SMALL = SceneConfig(

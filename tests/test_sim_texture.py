@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpa_cwm.simulator import mesh as shapes
+from lpa_cwm.simulator import assets as shapes
 from lpa_cwm.simulator import texture as patterns
+from lpa_cwm.simulator.assets import Mesh, corner_normals
 from lpa_cwm.simulator.environment import directions_of, light_of
-from lpa_cwm.simulator.mesh import Mesh, corner_normals
 from lpa_cwm.simulator.texture import Texture, to_linear, to_srgb
 
 

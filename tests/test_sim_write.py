@@ -15,11 +15,10 @@ pytest.importorskip("crc32c")
 
 from lpa_cwm import sharding
 from lpa_cwm.cli.main import main
-from lpa_cwm.datasets.movif import MoviClips
+from lpa_cwm.datasets.movif import MoviClips, RecordFile
 from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.datasets.tfrecord import RecordFile
 from lpa_cwm.errors import InputError
-from lpa_cwm.simulator import config as recipes
+from lpa_cwm.simulator import scene as recipes
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.render import RenderSettings
 from lpa_cwm.simulator.write import ClipSeries, encode_varints, example, png, write_records, write_series

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpa_cwm.datasets.tfrecord import RecordFile, varint, varints
+from lpa_cwm.datasets.movif import RecordFile, varint, varints
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.write import example
 from movi_files import write

@@ -10,16 +10,17 @@ import torch.distributed as dist
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.training.loop import (
+    Processes,
     StepLoss,
     TrainingLog,
     TrainingLoop,
     ema_update,
+    joined_processes,
     load_checkpoint,
     mean_values,
     read_log,
     save_checkpoint,
 )
-from lpa_cwm.training.processes import Processes, joined_processes
 
 
 def loop(out, steps=6, save_every=2, rate_factor=lambda step: 1 / (step + 1), **settings):

@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.evaluation.evaluation_pairs import EvaluationPoints, generated_pairs
-from lpa_cwm.evaluation.world_stages import ErrorAccumulator, evaluate_world, figures_table
+from lpa_cwm.evaluation.world_stages import (
+    ErrorAccumulator,
+    EvaluationPoints,
+    evaluate_world,
+    figures_table,
+    generated_pairs,
+)
 from lpa_cwm.synth.pairs import Example
 from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 

@@ -1,4 +1,4 @@
-"""World models, adjudicators, score models and trackers by name; each is imported when it is loaded."""
+"""World models, adjudicators, score models, trackers and devices by name; each is imported when it is loaded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -166,7 +166,7 @@ def _learned() -> "WorldModel":
 
 
 def _opt_cwm(size: int) -> "WorldModel":
-    from lpa_cwm.worlds.opt_cwm.checkpoint import load_folder
+    from lpa_cwm.worlds.opt_cwm.world import load_folder
 
     return load_folder(cache_dir() / "opt-cwm", size)
 
@@ -177,13 +177,13 @@ def _opt_cwm_missing() -> str | None:
 
 
 def _compact_score(device: str) -> "ScoreModel":
-    from lpa_cwm.adjudicators.score_models.compact import load_compact_score
+    from lpa_cwm.adjudicators.score_models import load_compact_score
 
     return load_compact_score()
 
 
 def _adm(device: str) -> "ScoreModel":
-    from lpa_cwm.adjudicators.score_models.adm import load_adm
+    from lpa_cwm.adjudicators.score_models import load_adm
     from lpa_cwm.datasets.download import ADM
 
     return load_adm(ADM.path(next(iter(ADM.paths()))), half=not device.startswith("cpu"))
@@ -199,3 +199,23 @@ WORLDS = {
     "opt-cwm-512": Entry(lambda: _opt_cwm(512), missing=_opt_cwm_missing),
 }
 SCORE_MODELS = {"compact": Entry(_compact_score, ("score-compact.safetensors",)), "adm": Entry(_adm)}
+
+
+def resolve_device(name: str = "auto") -> str:
+    """A device of this machine in torch's words; auto takes CUDA, else MPS, else the CPU.
+
+    Examples:
+        >>> resolve_device("cpu")
+        'cpu'
+    """
+    import torch
+
+    cuda, mps = torch.cuda.device_count(), torch.backends.mps.is_available()
+    if name == "auto":
+        return "cuda" if cuda else "mps" if mps else "cpu"
+    kind, _, index = name.partition(":")
+    here = {"cpu": not index, "cuda": int(index or 0) < cuda, "mps": mps and not index}
+    if not here.get(kind, False):
+        devices = ["cpu", *(f"cuda:{number}" for number in range(cuda)), *["mps"] * mps]
+        raise InputError(f"This machine has no device {name}; choose auto or one of {', '.join(devices)}.")
+    return name

@@ -271,7 +271,7 @@ def damage_records(rng, data):
     """Change the content of a record and repair its checksums, so that the reader does not stop at them."""
     import crc32c
 
-    from lpa_cwm.datasets.tfrecord import masked_crc
+    from lpa_cwm.datasets.movif import masked_crc
 
     if rng.random() < 0.3:
         return damage_bytes(rng, data)

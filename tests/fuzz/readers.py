@@ -105,27 +105,27 @@ def learned_world(path):
 
 
 def score_model(path):
-    from lpa_cwm.adjudicators.score_models.compact import load_compact_score
+    from lpa_cwm.adjudicators.score_models import load_compact_score
 
     load_compact_score(path)
 
 
 def opt_cwm(path):
-    from lpa_cwm.worlds.opt_cwm.checkpoint import load
+    from lpa_cwm.worlds.opt_cwm.world import load
 
     load(path)
 
 
 def opt_cwm_published(path):
-    from lpa_cwm.worlds.opt_cwm.checkpoint import load_published
     from lpa_cwm.worlds.opt_cwm.networks import Architecture
+    from lpa_cwm.worlds.opt_cwm.world import load_published
 
     architecture = Architecture(size=16, dim=12, depth=1, heads=3)
     load_published(path.parent / "base.pt", path.parent / "generator.pt", architecture)
 
 
 def raft(path):
-    from lpa_cwm.baselines.raft_weights import load_raft
+    from lpa_cwm.baselines.raft import load_raft
 
     load_raft(path)
 
@@ -180,7 +180,7 @@ def tapvid(path):
 
 
 def kinetics(path):
-    from lpa_cwm.datasets.kinetics_csv import read_tracks
+    from lpa_cwm.datasets.tapvid_formats import read_tracks
 
     read_tracks(path)
 
@@ -199,7 +199,7 @@ def decoded_clip(path):
 
 
 def toml(path):
-    from lpa_cwm.baselines.sources import read_settings
+    from lpa_cwm.baselines.registry import read_settings
 
     os.environ["LPA_CWM_CACHE"] = str(path.parent)
     read_settings("cotracker3", ("checkout", "checkpoint"), {})

@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from lpa_cwm.baselines.pairwise import keep_partial, working_size
+from lpa_cwm.baselines.flow_trackers import keep_partial, working_size
 from lpa_cwm.errors import require
 from lpa_cwm.geometry import inside, rescale
 from lpa_cwm.tracker import validate_queries
@@ -30,7 +30,7 @@ class StaticPoint:
 
 @dataclass(frozen=True, slots=True)
 class DisFlow:
-    """Dense inverse search (Kroeger et al. 2016, arXiv:1603.03590), OpenCV's medium preset; a `pairwise.Flow`."""
+    """Dense inverse search (Kroeger et al. 2016, arXiv:1603.03590), OpenCV's medium preset; a `flow_trackers.Flow`."""
 
     def __call__(self, before: UInt8[Tensor, "b 3 h w"], after: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b 2 h w"]:
         """Flow of one pair after the other; OpenCV uses all cores for each."""

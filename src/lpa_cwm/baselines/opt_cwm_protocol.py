@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.baselines.pairwise import by_source, keep_partial
+from lpa_cwm.baselines.flow_trackers import by_source, keep_partial
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.files import cache_dir
 from lpa_cwm.geometry import Crop, center_of, index_of
@@ -24,7 +24,7 @@ from lpa_cwm.responses import argmax_xy, dense_magnitude, to_dense
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
-from lpa_cwm.worlds.opt_cwm.checkpoint import PUBLISHED, PUBLISHED_GENERATOR, load_folder
+from lpa_cwm.worlds.opt_cwm.world import PUBLISHED, PUBLISHED_GENERATOR, load_folder
 
 OFFICIAL = TrackerConfig(passes=4, windows=0, reduce="sum", mask_sharing="query", reevaluation="query", reveal="raster")
 """The published evaluation: ten masks, four zooms, nothing shared between queries."""

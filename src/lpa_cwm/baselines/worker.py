@@ -150,7 +150,7 @@ class WorkerClient:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFlow:
-    """A `pairwise.Flow` computed by a worker."""
+    """A `flow_trackers.Flow` computed by a worker."""
 
     worker: WorkerClient
 

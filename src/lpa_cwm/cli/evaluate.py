@@ -59,8 +59,7 @@ class Predict(JsonOption):
 
     def run(self) -> None:
         """Check everything, then track what is not there yet."""
-        from lpa_cwm.evaluation.methods import Method
-        from lpa_cwm.evaluation.predict import predict
+        from lpa_cwm.evaluation.predict import Method, predict
         from lpa_cwm.sharding import executor
 
         name, settings, device = self.model.method(), self.expert.given(), self.model.on()
@@ -164,7 +163,7 @@ class Compare(ShardOption, ScoreModelOption, WeightsOption):
     def run(self) -> None:
         """Track, score, report."""
         from lpa_cwm.evaluation.compare import compare
-        from lpa_cwm.evaluation.methods import Method
+        from lpa_cwm.evaluation.predict import Method
 
         device, methods = self.model.on(), []
         for name in self.methods:
@@ -205,7 +204,7 @@ class Ablate(TrainingOptions, ScoreModelOption):
 
     def run(self) -> None:
         """Train every row, track with all of them, then the report."""
-        from lpa_cwm.evaluation.ablate import PAPER_VARIANTS, ablate
+        from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate
         from lpa_cwm.training.lpa import LpaTraining
 
         result = ablate(

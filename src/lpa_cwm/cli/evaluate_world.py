@@ -12,7 +12,7 @@ from lpa_cwm.cli.options import DataOptions, JsonOption, SourceOptions
 from lpa_cwm.cli.values import Count, FramePair, InPath, Name, Pixels
 
 if TYPE_CHECKING:
-    from lpa_cwm.evaluation.evaluation_pairs import EvaluationPair
+    from lpa_cwm.evaluation.world_stages import EvaluationPair
 
 UNSEEN = 100
 """Held-out pairs before this one had a part in choosing constants of the compact model; figures are of those after."""
@@ -66,7 +66,7 @@ class EvaluateWorld(JsonOption):
     def sets(self) -> dict[str, PairsOf]:
         """What is evaluated, by name."""
         from lpa_cwm.datasets.tapvid import load_dataset
-        from lpa_cwm.evaluation.evaluation_pairs import annotated_pairs, sharded_pairs
+        from lpa_cwm.evaluation.world_stages import annotated_pairs, sharded_pairs
         from lpa_cwm.synth.pair_shards import PairShards, holds_shards
 
         if not self.data:
@@ -86,7 +86,7 @@ class EvaluateWorld(JsonOption):
 
     def generated(self) -> dict[str, PairsOf]:
         """Held-out pairs of layered scenes, and of videos and simulated scenes if folders are given."""
-        from lpa_cwm.evaluation.evaluation_pairs import generated_pairs
+        from lpa_cwm.evaluation.world_stages import generated_pairs
         from lpa_cwm.synth.layered import LayeredPairs
         from lpa_cwm.synth.pairs import PairSource
 

@@ -22,9 +22,8 @@ from lpa_cwm.cli.values import (
     integer,
     real,
 )
-from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, Selection
+from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
 from lpa_cwm.errors import InputError
-from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.sharding import Shard
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class DeviceOption:
 
     def on(self) -> str:
         """The device in torch's words."""
-        from lpa_cwm.devices import resolve_device
+        from lpa_cwm.registry import resolve_device
 
         return resolve_device(self.device)
 
@@ -268,7 +267,7 @@ class SourceOptions:
         """Simulated pairs by the recipe of their scenes; procedural scenes without assets."""
         from lpa_cwm.simulator.assets import Assets
         from lpa_cwm.simulator.clip import SimulatedPairs
-        from lpa_cwm.simulator.config import scene_config
+        from lpa_cwm.simulator.scene import scene_config
 
         assets = Assets.of(self.assets, split)
         return {

@@ -137,8 +137,8 @@ deeplabcut (.csv, .h5)."""
         from lpa_cwm.io.overlay import OverlayStyle
         from lpa_cwm.io.streams import open_stream
         from lpa_cwm.io.tracks import RowPrinter
-        from lpa_cwm.stream_tracking import StreamJob
         from lpa_cwm.tracker import validate_queries
+        from lpa_cwm.video_tracking import StreamJob
 
         stream = open_stream(str(self.clips[0]))
         queries = validate_queries(stream.stand_in(), self.point_options().queries(stream.stand_in()))
@@ -239,10 +239,9 @@ class Explain(JsonOption):
         """Ask, draw, print where it is."""
         from lpa_cwm import registry
         from lpa_cwm.bundled import bundled_clip
-        from lpa_cwm.explain import explain
+        from lpa_cwm.explain import draw_explanation, explain
         from lpa_cwm.io.points import read_points
         from lpa_cwm.io.video import read
-        from lpa_cwm.report.explain import draw_explanation
 
         name, device = self.model.adjudicator_name(), self.model.on()
         require("matplotlib", "report")

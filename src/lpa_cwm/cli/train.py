@@ -134,7 +134,7 @@ class TrainScore(TrainingFolderOptions):
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
-        from lpa_cwm.adjudicators.score_models.compact import load_compact_score
+        from lpa_cwm.adjudicators.score_models import load_compact_score
         from lpa_cwm.training.score_model import ScoreTraining, denoising_gain, train_score_model
 
         weights = self.init
@@ -189,8 +189,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
     def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
         """A few figures on a few held-out layered pairs, for the log."""
         from lpa_cwm.config import TrackerConfig
-        from lpa_cwm.evaluation.evaluation_pairs import generated_pairs
-        from lpa_cwm.evaluation.world_stages import evaluate_world
+        from lpa_cwm.evaluation.world_stages import evaluate_world, generated_pairs
         from lpa_cwm.synth.layered import LayeredPairs
         from lpa_cwm.worlds.layered.world import LayeredMotionWorld
 
@@ -233,8 +232,7 @@ class TrainLearned(WorldTrainingOptions, SourceOptions):
         from lpa_cwm.synth.pair_shards import PairShards
         from lpa_cwm.training.flow_batches import FlowBatches, Stage
         from lpa_cwm.training.learned_world import LearnedTrainer
-        from lpa_cwm.training.loop import StopSchedule
-        from lpa_cwm.training.processes import joined_processes
+        from lpa_cwm.training.loop import StopSchedule, joined_processes
 
         torch.set_num_threads(self.threads)
         self.check_stages()

@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import Selection, evenly_spaced
-from lpa_cwm.datasets.kinetics_csv import annotated_clip, match_clips
-from lpa_cwm.datasets.tapvid_record import AnnotatedVideo, annotated_video
+from lpa_cwm.datasets.tapvid_formats import AnnotatedVideo, annotated_clip, annotated_video, match_clips
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import HW

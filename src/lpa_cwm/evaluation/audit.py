@@ -14,7 +14,7 @@ from torch import Tensor
 from lpa_cwm.adjudicators.lpa import load_lpa
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write
-from lpa_cwm.metrics.summary import Estimate, estimates
+from lpa_cwm.metrics.scores import Estimate, estimates
 from lpa_cwm.registry import bundled_lpa
 from lpa_cwm.training.feature_cache import CandidateSets, read_cache
 from lpa_cwm.training.lpa import predict_sets

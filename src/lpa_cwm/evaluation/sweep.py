@@ -24,12 +24,7 @@ from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.probe import observe_pair
 from lpa_cwm.report.sweep import SweepCell, read_cells, write_cells
 from lpa_cwm.tracker import CwmTracker
-from lpa_cwm.training.pair_sampling import (
-    Correspondence,
-    FlowPairSampler,
-    PairSampler,
-    TrackPairSampler,
-)
+from lpa_cwm.training.pair_sampling import Correspondence, FlowPairSampler, PairSampler, TrackPairSampler
 
 MASKS, PASSES = (5, 10, 20), (0, 1, 2)
 PAIRS = 8

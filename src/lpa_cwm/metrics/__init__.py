@@ -5,20 +5,23 @@ All points are in pixels of the 256 x 256 raster, a pixel's center at +0.5.
 """
 
 from lpa_cwm.metrics.cmc import cmc
-from lpa_cwm.metrics.comparison import Measures
-from lpa_cwm.metrics.registry import METRICS, THRESHOLDS, Metric
+from lpa_cwm.metrics.comparison import METRICS, THRESHOLDS, Measures, Metric
 from lpa_cwm.metrics.scores import (
     TRIVIAL,
+    Difference,
+    Estimate,
     Prediction,
     Protocol,
     Scores,
     Truth,
+    curve,
+    difference,
     dump_scores,
     load_scores,
     measure,
+    summarize,
     sweep_thresholds,
 )
-from lpa_cwm.metrics.summary import Difference, Estimate, curve, difference, summarize
 from lpa_cwm.metrics.tapvid import tapvid
 
 __all__ = [

@@ -6,8 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.metrics.comparison import (
+    SUCCESS,
+    THRESHOLDS,
+    Bool,
     Columns,
     Comparison,
+    Float,
+    Int,
     Measures,
     align,
     append_total,
@@ -17,8 +22,6 @@ from lpa_cwm.metrics.comparison import (
     split_total,
     squared_length,
 )
-from lpa_cwm.metrics.registry import SUCCESS, THRESHOLDS
-from lpa_cwm.metrics.shapes import Bool, Float, Int
 
 MOTION = 4.0
 """Path, in pixels, from which a track is dynamic (L_motion)."""

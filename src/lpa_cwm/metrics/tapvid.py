@@ -7,8 +7,11 @@ from numpy.typing import ArrayLike
 
 from lpa_cwm.metrics.comparison import (
     SIZE,
+    THRESHOLDS,
+    Bool,
     Columns,
     Comparison,
+    Float,
     Measures,
     align,
     append_total,
@@ -17,8 +20,6 @@ from lpa_cwm.metrics.comparison import (
     ratio,
     split_total,
 )
-from lpa_cwm.metrics.registry import THRESHOLDS
-from lpa_cwm.metrics.shapes import Bool, Float
 
 Mode = Literal["first", "strided"]
 

@@ -13,17 +13,17 @@ import numpy as np
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.metrics import METRICS, THRESHOLDS, Estimate, Scores, curve, difference, load_scores, summarize
-from lpa_cwm.metrics.scores import SWEPT
-from lpa_cwm.metrics.summary import estimates
-from lpa_cwm.report.paper import PaperFigure, figures_of
+from lpa_cwm.metrics.scores import SWEPT, estimates
 from lpa_cwm.report.tables import (
     Cell,
     Column,
+    PaperFigure,
     Row,
     Table,
     count_cell,
     difference_cell,
     estimate_cell,
+    figures_of,
     metric_column,
     text_cell,
     value_cell,

@@ -8,7 +8,7 @@ import numpy as np
 
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS
-from lpa_cwm.metrics.summary import estimates
+from lpa_cwm.metrics.scores import estimates
 from lpa_cwm.report.svg import Line, chart
 from lpa_cwm.report.tables import Cell, Column, Row, Table, count_cell, estimate_cell, with_best
 from lpa_cwm.validation import read_json, reading, structure

@@ -9,15 +9,12 @@ from typing import Any
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
-from lpa_cwm.config import ADJUDICATORS, WORLD, Selection
+from lpa_cwm.config import ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.ablate import PAPER_VARIANTS, ablate
-from lpa_cwm.evaluation.compare import compare
-from lpa_cwm.evaluation.methods import Method
-from lpa_cwm.evaluation.predict import open_dataset
+from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare
+from lpa_cwm.evaluation.predict import Method, open_dataset
 from lpa_cwm.evaluation.sweep import open_pairs, sweep
 from lpa_cwm.files import data_files, pin_settings
-from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.results import MethodSet, load_method_sets

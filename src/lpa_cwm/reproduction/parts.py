@@ -19,10 +19,10 @@ from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.comparison import plain
 from lpa_cwm.probe import first_pass
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.paper import same_name
 from lpa_cwm.report.results import against_paper, overview, sensitivity
 from lpa_cwm.report.sweep import sweep_table
-from lpa_cwm.reproduction import frames, plots, tables
+from lpa_cwm.report.tables import same_name
+from lpa_cwm.reproduction import figures, tables
 from lpa_cwm.reproduction.inputs import LOCALIZATION, PUBLISHED, PaperRun
 from lpa_cwm.types import Queries
 from lpa_cwm.validation import read_json, reading, structure
@@ -220,9 +220,9 @@ def table_d1(run: PaperRun) -> list[Path]:
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
 
-def cases_of(run: PaperRun) -> list[frames.Case]:
+def cases_of(run: PaperRun) -> list[figures.Case]:
     """Cases of Figures 4 and F.1."""
-    return frames.find_cases(run.datasets, MAIN_CASES + FURTHER_CASES)
+    return figures.find_cases(run.datasets, MAIN_CASES + FURTHER_CASES)
 
 
 def folders_of(run: PaperRun, method: str) -> dict[str, Path]:
@@ -241,41 +241,41 @@ def columns_of(run: PaperRun) -> list[tuple[str, dict[str, Path]]]:
 def figure_1(run: PaperRun) -> list[Path]:
     """Teaser."""
     before, after = (folders_of(run, name) for name in ("uniform", "lpa"))
-    figure = frames.teaser_figure(cases_of(run), before, after, run.method_sets[0])
-    return plots.save_figure(figure, run.out, "figure_1")
+    figure = figures.teaser_figure(cases_of(run), before, after, run.method_sets[0])
+    return figures.save_figure(figure, run.out, "figure_1")
 
 
 def figure_3(run: PaperRun) -> list[Path]:
     """Windows on the response distribution that is broadest before them."""
     tracker = run.tracker()
 
-    def explained(case: frames.Case) -> Explanation:
+    def explained(case: figures.Case) -> Explanation:
         queries = case.sample.queries
         query = Queries(queries.xy[case.rows[:1]], queries.frame[case.rows[:1]])
         return explain(tracker, case.sample.clip, query, case.target)
 
     found = [explained(case) for case in cases_of(run)[:EXPLAINED]]
     broadest = min(found, key=lambda one: float(one.distributions[0].max()))
-    return plots.save_figure(frames.windowed_figure(broadest), run.out, "figure_3")
+    return figures.save_figure(figures.windowed_figure(broadest), run.out, "figure_3")
 
 
 def figure_4(run: PaperRun) -> list[Path]:
     """The first cases."""
-    figure = frames.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
-    return plots.save_figure(figure, run.out, "figure_4")
+    figure = figures.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
+    return figures.save_figure(figure, run.out, "figure_4")
 
 
 def figure_f1(run: PaperRun) -> list[Path]:
     """The further cases; the first ones again if there are no others."""
     cases = cases_of(run)[MAIN_CASES:] or cases_of(run)
-    return plots.save_figure(frames.qualitative_figure(cases, columns_of(run)), run.out, "figure_f1")
+    return figures.save_figure(figures.qualitative_figure(cases, columns_of(run)), run.out, "figure_f1")
 
 
 def figure_5(run: PaperRun) -> list[Path]:
     """Radar of the first benchmark."""
     scored = run.method_sets[0]
-    table = overview(scored, "figure_5", f"CMC on {scored.dataset}", plots.AXES)
-    return plots.save_figure(plots.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
+    table = overview(scored, "figure_5", f"CMC on {scored.dataset}", figures.AXES)
+    return figures.save_figure(figures.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
 
 
 def figure_6(run: PaperRun) -> list[Path]:
@@ -289,7 +289,7 @@ def figure_6(run: PaperRun) -> list[Path]:
     for path, text in zip(paths, texts, strict=True):
         with atomic_write(path) as aside:
             aside.write_text(text)
-    return plots.save_figure(audit_figure(result.stats), run.out, "figure_6") + paths
+    return figures.save_figure(audit_figure(result.stats), run.out, "figure_6") + paths
 
 
 @torch.inference_mode()
@@ -299,14 +299,14 @@ def figure_a1(run: PaperRun) -> list[Path]:
     observed = tracker.observe(case.sample.clip, case.source, case.target)
     _, pair, candidates = next(first_pass(observed, case.sample.queries.xy[case.rows[:1]].to(run.device)))
     assert isinstance(tracker.adjudicator, APA)
-    figure = frames.evidence_figure(tracker.adjudicator, pair, candidates)
-    return plots.save_figure(figure, run.out, "figure_a1")
+    figure = figures.evidence_figure(tracker.adjudicator, pair, candidates)
+    return figures.save_figure(figure, run.out, "figure_a1")
 
 
 def figure_c1(run: PaperRun) -> list[Path]:
     """Sensitivity on the first benchmark."""
     scored = run.method_sets[0]
-    written = plots.save_figure(plots.sensitivity_figure(scored), run.out, "figure_c1")
+    written = figures.save_figure(figures.sensitivity_figure(scored), run.out, "figure_c1")
     for table in sensitivity(scored):
         written += tables.write_table(replace(table, slug=f"figure_c1_{table.slug}"), run.out)
     return written
@@ -314,9 +314,9 @@ def figure_c1(run: PaperRun) -> list[Path]:
 
 def figure_e1(run: PaperRun) -> list[Path]:
     """Heat maps of the sweep."""
-    figure = plots.sweep_figure(run.sweep_cells)
+    figure = figures.sweep_figure(run.sweep_cells)
     table = replace(sweep_table(run.out / "sweep"), slug="figure_e1")
-    return plots.save_figure(figure, run.out, "figure_e1") + tables.write_table(table, run.out)
+    return figures.save_figure(figure, run.out, "figure_e1") + tables.write_table(table, run.out)
 
 
 PARTS = (

@@ -9,7 +9,6 @@ from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS, Scores
 from lpa_cwm.report.page import WRITERS
-from lpa_cwm.report.paper import paper_figures, paper_row, same_name
 from lpa_cwm.report.results import MethodSet
 from lpa_cwm.report.tables import (
     Cell,
@@ -19,6 +18,9 @@ from lpa_cwm.report.tables import (
     count_cell,
     estimate_cell,
     metric_column,
+    paper_figures,
+    paper_row,
+    same_name,
     text_cell,
     with_best,
 )

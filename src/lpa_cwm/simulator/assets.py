@@ -1,23 +1,246 @@
-"""Assets of scenes: scanned objects, photographs and panoramas of a folder, or procedural ones."""
+"""Bodies and images of scenes: scanned objects, photographs and panoramas of a folder, or procedural ones.
 
-from dataclasses import dataclass
-from functools import lru_cache
+Bodies are textured triangle meshes for rendering and physics.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Float32, Int, Int32, Integer
 from PIL import Image
 
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import data_files
 from lpa_cwm.io.images import read_rgb
 from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.simulator import texture
-from lpa_cwm.simulator.mesh import Mesh, Solid, random_solid
+from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.texture import Picture, Texture, to_linear
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pairs import Split
 from lpa_cwm.validation import check_array, read_npz, reading
+
+ROUND = 40
+"""Segments of a full turn."""
+
+
+@dataclass(frozen=True)
+class Solid:
+    """Surface of a body."""
+
+    vertices: Float[np.ndarray, "v 3"]
+    """z points up."""
+    faces: Int[np.ndarray, "f 3"]
+    uv: Float[np.ndarray, "v 2"]
+    """Texture coordinates in [0, 1], v up."""
+
+
+def grid_mesh(points: Float[np.ndarray, "rows columns 3"], uv: Float[np.ndarray, "rows columns 2"]) -> Solid:
+    """Triangulate a grid of points."""
+    rows, columns = points.shape[:2]
+    corner = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
+    first = np.stack((corner, corner + 1, corner + columns + 1), axis=-1)
+    second = np.stack((corner, corner + columns + 1, corner + columns), axis=-1)
+    return Solid(points.reshape(-1, 3), np.concatenate((first, second)), uv.reshape(-1, 2))
+
+
+def concat_solids(*parts: Solid) -> Solid:
+    """Concatenate several surfaces."""
+    offsets = np.cumsum([0] + [len(part.vertices) for part in parts[:-1]])
+    faces = [part.faces + offset for part, offset in zip(parts, offsets, strict=True)]
+    vertices, uv = (np.concatenate([getattr(part, name) for part in parts]) for name in ("vertices", "uv"))
+    return Solid(vertices, np.concatenate(faces), uv)
+
+
+def unit_grid(rows: int, columns: int) -> tuple[Float[np.ndarray, "r c"], Float[np.ndarray, "r c"]]:
+    """Coordinates in [0, 1] along rows and columns."""
+    down, along = np.meshgrid(np.linspace(0, 1, rows), np.linspace(0, 1, columns), indexing="ij")
+    return down, along
+
+
+def box(rng: np.random.Generator) -> Solid:
+    """A cuboid; each side has a sixth of the texture."""
+    extent = rng.uniform(0.35, 1, 3)
+    down, along = unit_grid(2, 2)
+    parts = []
+    for side in range(6):
+        axis, sign = side % 3, 1 - 2 * (side // 3)
+        flat = np.stack((np.full_like(down, sign), 2 * along - 1, 2 * down - 1), axis=-1)
+        points = np.roll(flat, axis, axis=-1) * extent / 2
+        uv = np.stack((side % 3 + 0.02 + 0.96 * along, side // 3 + 0.02 + 0.96 * down), axis=-1) / (3, 2)
+        parts.append(grid_mesh(points, uv))
+    return concat_solids(*parts)
+
+
+def lathe(rng: np.random.Generator) -> Solid:
+    """A surface of revolution with a random profile."""
+    knots = int(rng.integers(2, 7))
+    radius = np.interp(np.linspace(0, 1, 24), np.linspace(0, 1, knots), rng.uniform(0.15, 0.5, knots))
+    height = rng.uniform(0.4, 1.6)
+    profile = np.concatenate(([0.0], radius, [0.0]))
+    level = height * np.concatenate(([0.0], np.linspace(0, 1, 24), [1.0]))
+    way = np.concatenate(([0.0], np.cumsum(np.hypot(np.diff(profile), np.diff(level)))))
+    _, along = unit_grid(len(profile), ROUND + 1)
+    angle = 2 * np.pi * along
+    radial = profile[:, None] * np.stack((np.cos(angle), np.sin(angle)))
+    points = np.stack((radial[0], radial[1], np.broadcast_to(level[:, None], angle.shape)), axis=-1)
+    uv = np.stack((along, np.broadcast_to((way / way[-1])[:, None], along.shape)), axis=-1)
+    return grid_mesh(points, uv)
+
+
+def ring(rng: np.random.Generator) -> Solid:
+    """A torus with a round or squarish section."""
+    thick, square = rng.uniform(0.1, 0.22), rng.uniform(1, 3)
+    down, along = unit_grid(17, ROUND + 1)
+    section, angle = 2 * np.pi * down, 2 * np.pi * along
+    # Rounding removes the noise of values that should be zero, which the root would amplify.
+    waves = (np.cos(section).round(9), np.sin(section).round(9))
+    out, up = (np.sign(wave) * np.abs(wave) ** (1 / square) for wave in waves)
+    radius = 0.5 - thick + thick * out
+    points = np.stack((radius * np.cos(angle), radius * np.sin(angle), thick * up), axis=-1)
+    return grid_mesh(points, np.stack((along, down), axis=-1))
+
+
+def extruded(rng: np.random.Generator) -> Solid:
+    """An extruded star, gear, flower or prism."""
+    teeth, depth = int(rng.integers(3, 9)), rng.uniform(0, 0.35)
+    angle = np.linspace(0, 2 * np.pi, 8 * teeth + 1)
+    wave = np.cos(teeth * angle)
+    wave = np.sign(wave) * np.abs(wave) ** rng.uniform(0.2, 1.2)
+    outline = 0.5 * (1 - depth + depth * wave)[:, None] * np.stack((np.cos(angle), np.sin(angle)), axis=-1)
+    half = rng.uniform(0.08, 0.4)
+    along = np.linspace(0, 1, len(angle))
+    lower = np.concatenate((outline, np.full((len(angle), 1), -half)), axis=1)
+    upper = lower * (1, 1, -1)
+    band = np.stack([np.stack((along, np.full_like(along, v)), axis=-1) for v in (0.0, 0.48)])
+    parts = [grid_mesh(np.stack((lower, upper)), band)]
+    for side, rim in enumerate((upper, lower[::-1])):
+        hub = np.broadcast_to(rim.mean(0) * (0, 0, 1), rim.shape)
+        disc = np.stack((np.full_like(rim[:, :2], 0), rim[:, :2])) * 0.48 + (0.25 + 0.5 * side, 0.75)
+        parts.append(grid_mesh(np.stack((hub, rim)), disc))
+    return concat_solids(*parts)
+
+
+def pebble(rng: np.random.Generator) -> Solid:
+    """A superellipsoid with bumps."""
+    down, along = unit_grid(25, ROUND + 1)
+    tilt, angle = np.pi * (down - 0.5), 2 * np.pi * along
+    ball = np.stack((np.cos(tilt) * np.cos(angle), np.cos(tilt) * np.sin(angle), np.sin(tilt)), axis=-1)
+    power = rng.uniform(2, 6)
+    shape = ball / (np.abs(ball) ** power).sum(-1, keepdims=True) ** (1 / power)
+    for _ in range(int(rng.integers(0, 7))):
+        towards = rng.normal(size=3)
+        towards /= np.linalg.norm(towards)
+        shape *= (1 + rng.uniform(-0.25, 0.25) * np.exp(4 * (ball @ towards - 1)))[..., None]
+    return grid_mesh(shape * rng.uniform(0.55, 1, 3), np.stack((along, down), axis=-1))
+
+
+FORMS: tuple[Callable[[np.random.Generator], Solid], ...] = (box, lathe, lathe, ring, extruded, pebble)
+
+
+def random_solid(rng: np.random.Generator) -> Solid:
+    """A random procedural shape."""
+    return FORMS[int(rng.integers(len(FORMS)))](rng)
+
+
+CREASE = np.cos(np.deg2rad(42))
+HULL_DIRECTIONS = 128
+"""Number of directions in which the hull has the extent of the body."""
+
+
+def sphere_directions(count: int) -> Float[np.ndarray, "count 3"]:
+    """Fibonacci sphere: evenly distributed unit vectors."""
+    height = 1 - (2 * np.arange(count) + 1) / count
+    angle = np.pi * (3 - np.sqrt(5)) * np.arange(count)
+    radius = np.sqrt(1 - height**2)
+    return np.stack((radius * np.cos(angle), radius * np.sin(angle), height), axis=-1)
+
+
+def hull_of(vertices: Float[np.ndarray, "v 3"]) -> Float[np.ndarray, "h 3"]:
+    """Vertices of an approximate convex hull: the farthest vertex in each direction."""
+    return vertices[np.unique((vertices @ sphere_directions(HULL_DIRECTIONS).T).argmax(0))]
+
+
+def corner_normals(
+    vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]
+) -> tuple[Float32[np.ndarray, "f 3 3"], Float[np.ndarray, "f"]]:
+    """Angle-weighted vertex normals (Thürmer and Wüthrich 1998), flat across creases; and triangle areas."""
+    corners = vertices[faces].astype(np.float64)
+    edges = np.roll(corners, -1, axis=1) - corners
+    across = np.cross(edges[:, 0], edges[:, 1])
+    length = np.linalg.norm(across, axis=1)
+    flat = across / np.maximum(length, 1e-12)[:, None]
+    unit = edges / np.maximum(np.linalg.norm(edges, axis=-1, keepdims=True), 1e-12)
+    angles = np.arccos(np.clip(-(unit * np.roll(unit, 1, axis=1)).sum(-1), -1, 1))
+    # Vertices are duplicated along texture seams; merge them by position.
+    _, place = np.unique(np.round(vertices * 1e5).astype(np.int64), axis=0, return_inverse=True)
+    place = place.reshape(-1)[faces]
+    total = np.zeros((place.max() + 1, 3))
+    # Angle weights make the result independent of the triangulation of flat sides.
+    np.add.at(total, place, angles[..., None] * flat[:, None])
+    smooth = total / np.maximum(np.linalg.norm(total, axis=1), 1e-12)[:, None]
+    smooth = smooth[place]
+    creased = (smooth * flat[:, None]).sum(-1) < CREASE
+    return np.where(creased[..., None], flat[:, None], smooth).astype(np.float32), length / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """A textured triangle mesh of unit size (longest side 1)."""
+
+    name: str
+    vertices: Float32[np.ndarray, "v 3"]
+    faces: Int32[np.ndarray, "f 3"]
+    uv: Float32[np.ndarray, "f 3 2"]
+    """Texture coordinates at the corners of each triangle, v down."""
+    normals: Float32[np.ndarray, "f 3 3"]
+    texels: Float32[np.ndarray, "f"]
+    """Texels per unit of length, per triangle."""
+    hull: Float[np.ndarray, "h 3"]
+    texture: Texture = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, solid: Solid, texture: Texture, hull: Float[np.ndarray, "h 3"] | None = None) -> "Mesh":
+        """Scale a solid (v up) to unit size; the hull is computed if not given."""
+        hull = hull_of(solid.vertices) if hull is None else hull
+        low, high = solid.vertices.min(0), solid.vertices.max(0)
+        center, side = (low + high) / 2, (high - low).max()
+        vertices = ((solid.vertices - center) / side).astype(np.float32)
+        faces = np.ascontiguousarray(solid.faces, dtype=np.int32)
+        normals, areas = corner_normals(vertices, faces)
+        corners = (solid.uv * (1, -1) + (0, 1)).astype(np.float32)[faces]
+        edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+        share = np.abs(edge[:, 0] * other[:, 1] - edge[:, 1] * other[:, 0]) / 2
+        texels = texture.texels * np.sqrt(share / np.maximum(areas, 1e-10))
+        return cls(name, vertices, faces, corners, normals, texels.astype(np.float32), (hull - center) / side, texture)
+
+    @cached_property
+    def box(self) -> Float32[np.ndarray, "8 3"]:
+        """Corners of the bounding box."""
+        bounds = np.stack((self.vertices.min(0), self.vertices.max(0)))
+        return np.stack(np.meshgrid(*bounds.T, indexing="ij"), axis=-1).reshape(8, 3)
+
+    @cached_property
+    def corners(self) -> Points:
+        """Vertices, coordinate axis first."""
+        return np.ascontiguousarray(self.vertices.T)
+
+    @cached_property
+    def radius(self) -> float:
+        """Radius of the bounding sphere around the origin."""
+        return float(np.linalg.norm(self.vertices, axis=1).max())
+
+    @cached_property
+    def rays(self) -> Any:
+        """Embree scene for ray casting, in local coordinates."""
+        scene = require("embreex.rtcore_scene", "sim").EmbreeScene()
+        require("embreex.mesh_construction", "sim").TriangleMesh(scene, self.vertices, self.faces)
+        return scene
+
 
 SKIN = 256
 SCAN = "expected an .npz archive with vertices, faces, uv, texture (JPEG bytes) and hull: remove it or replace it"

@@ -14,10 +14,9 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.rng import KeyPart, numpy_rng
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.camera import Camera, RayHits
-from lpa_cwm.simulator.config import SceneConfig, scene_config
 from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.render import FrameRenderer, RenderSettings, raster_centers
-from lpa_cwm.simulator.scene import SimulatedScene, sample_scene
+from lpa_cwm.simulator.scene import SceneConfig, SimulatedScene, sample_scene, scene_config
 from lpa_cwm.synth.pairs import Example
 
 TRACK_FRAMES = 8

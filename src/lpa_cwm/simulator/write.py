@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Integer, UInt8, UInt16
 from PIL import Image
 
-from lpa_cwm.datasets.tfrecord import RecordFile, masked_crc
+from lpa_cwm.datasets.movif import RecordFile, masked_crc
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.io import safe_pickle
@@ -21,8 +21,8 @@ from lpa_cwm.progress import progress
 from lpa_cwm.sharding import Shard
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.clip import SimulatedClip, simulate_clip
-from lpa_cwm.simulator.config import SCENE_CONFIGS
 from lpa_cwm.simulator.render import RenderSettings
+from lpa_cwm.simulator.scene import SCENE_CONFIGS
 
 Form = Literal["movi", "tapvid"]
 QUALITY = 95

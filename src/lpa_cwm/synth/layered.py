@@ -22,11 +22,9 @@ from torch import Tensor
 
 from lpa_cwm.geometry import inside, pixel_centers
 from lpa_cwm.rng import numpy_rng
-from lpa_cwm.synth.images import ImagePool, random_crop
-from lpa_cwm.synth.motion import Affine, PlanarMotion, SinusoidalShear, Vector, rotation
+from lpa_cwm.synth.images import Field, ImagePool, capsule, outline, random_crop
 from lpa_cwm.synth.pairs import Example, Split
-from lpa_cwm.synth.photometric import PhotometricJitter
-from lpa_cwm.synth.shapes import Field, capsule, outline
+from lpa_cwm.synth.transforms import Affine, PhotometricJitter, PlanarMotion, SinusoidalShear, Vector, rotation
 
 Moment = Literal["source", "target"]
 MOMENTS: tuple[Moment, Moment] = ("source", "target")

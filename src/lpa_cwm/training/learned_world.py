@@ -13,8 +13,7 @@ from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.synth.pairs import prefetch
 from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches
 from lpa_cwm.training.learned_losses import world_loss
-from lpa_cwm.training.loop import LogRecord, StepLoss, StopSchedule, TrainingLoop, save_weights
-from lpa_cwm.training.processes import Processes
+from lpa_cwm.training.loop import LogRecord, Processes, StepLoss, StopSchedule, TrainingLoop, save_weights
 from lpa_cwm.worlds.learned.encoder import PATCH
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.world import FILE, LearnedWorld

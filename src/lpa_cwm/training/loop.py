@@ -1,26 +1,90 @@
-"""The training loop of all networks: schedule, averaged weights, checkpoint, log; it resumes bit-exactly."""
+"""The training loop of all networks: schedule, averaged weights, checkpoint, log; it resumes bit-exactly.
+
+Several processes can train together, each with its own pairs; they average their gradients.
+"""
 
 import json
 import math
+import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
+from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, exclusive, pin_settings
 from lpa_cwm.io.checkpoints import check_state_dict, load_plain
 from lpa_cwm.progress import progress
-from lpa_cwm.training.processes import Processes
 from lpa_cwm.validation import parse_json, read_text, reading, structure
+
+TIMEOUT = timedelta(hours=1)
+"""How long a process waits for the others, which may be slow to start or share their cores."""
+
+
+@runtime_checkable
+class GradientReducer(Protocol):
+    """A process group of torch."""
+
+    def allreduce(self, tensors: list[Tensor], /) -> Any:
+        """Begin to replace tensors by their sums over the processes; the result has `wait()`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that train together, as seen by one of them; by default it is alone."""
+
+    rank: int = 0
+    count: int = 1
+    group: GradientReducer | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes log, checkpoint and weights."""
+        return self.rank == 0
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace each gradient by its mean over the processes."""
+        if self.group is None:
+            return
+        # One message is faster than one per parameter. A parameter that this process did not use has gradient zero.
+        every = list(parameters)
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in every])
+        self.group.allreduce([flat]).wait()
+        parts = (flat / self.count).split([p.numel() for p in every])
+        for parameter, part in zip(every, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """Join the processes that `torchrun` started, by the variables that it sets; alone without them."""
+    rank, count = (os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    if not (rank.isdecimal() and count.isdecimal() and int(rank) < int(count)):
+        raise InputError(
+            f"RANK is {rank!r} and WORLD_SIZE is {count!r}; expected two numbers, the first below the second; start "
+            "several processes with torchrun, one without these variables."
+        )
+    if int(count) == 1:
+        yield Processes()
+        return
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    try:
+        yield Processes(int(rank), int(count), dist.group.WORLD)
+    finally:
+        dist.destroy_process_group()
+
 
 CHECKPOINT, LOG, SETTINGS = "checkpoint.pt", "log.jsonl", "settings.json"
 """Files of a training's folder."""

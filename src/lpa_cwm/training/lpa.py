@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lpa_cwm.adjudicators.features import SCALARS, STATISTICS, compress
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa, to_judgement, zero_init_head, zero_init_path
+from lpa_cwm.config import PRESETS, PresetName
 from lpa_cwm.errors import InputError
-from lpa_cwm.presets import PRESETS, PresetName
 from lpa_cwm.registry import fingerprint_of
 from lpa_cwm.rng import KeyPart, generator, seed_of
 from lpa_cwm.training.feature_cache import CandidateSets, read_cache

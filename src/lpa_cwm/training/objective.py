@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpa_cwm.adjudicators.lpa import to_judgement
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.metrics.registry import THRESHOLDS
+from lpa_cwm.metrics.comparison import THRESHOLDS
 from lpa_cwm.types import Judgement
 
 TEMPERATURE = 4.0

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lpa_cwm.adjudicators.apa import to_score_frame
-from lpa_cwm.adjudicators.score_models.compact import FILE, SIGMA, NoisePredictor
+from lpa_cwm.adjudicators.score_models import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.io.images import read_rgb

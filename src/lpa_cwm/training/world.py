@@ -13,7 +13,7 @@ from lpa_cwm.rng import generator, numpy_rng, seed_of
 from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pairs import Batch, Example, PairSource, Stream
 from lpa_cwm.training.loop import LogRecord, StepLoss, StopSchedule, TrainingLoop, save_weights
-from lpa_cwm.worlds.layered.block_matching import PATCH
+from lpa_cwm.worlds.layered.matching import PATCH
 from lpa_cwm.worlds.layered.render import WarpMixture, per_motion_warps
 from lpa_cwm.worlds.layered.world import FILE, LayeredMotionNetwork, visible_pixels
 

@@ -14,10 +14,17 @@ from torch import Tensor, nn
 
 from lpa_cwm.geometry import HW, inside, patch_centers
 from lpa_cwm.sampling import read
-from lpa_cwm.worlds.layered.block_matching import PATCH
-from lpa_cwm.worlds.layered.encoder import COARSE_STRIDE, group_similarity, zero_init
+from lpa_cwm.worlds.layered.matching import PATCH
+from lpa_cwm.worlds.layered.networks import (
+    COARSE_STRIDE,
+    MATCH_FEATURES,
+    MAX_NEGATIVE_LOG,
+    ReliableMatches,
+    group_similarity,
+    motion_affinity,
+    zero_init,
+)
 from lpa_cwm.worlds.layered.ransac import LENGTH_UNIT
-from lpa_cwm.worlds.layered.reliability import MATCH_FEATURES, MAX_NEGATIVE_LOG, ReliableMatches, motion_affinity
 
 HIDDEN_WIDTH = 24
 

@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.rng import generator
-from lpa_cwm.worlds.layered.block_matching import PATCH
-from lpa_cwm.worlds.layered.refine import Hypotheses, PatchMatches, refine_matches
+from lpa_cwm.worlds.layered.matching import PATCH, Hypotheses, PatchMatches, refine_matches
 
 DOMINANT_MOTIONS = 4
 MINIMAL_SAMPLES = 4096

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from lpa_cwm.geometry import HW, bilinear_neighbors, centered_grid, clamp_to_centers, patch_centers, pixel_centers
 from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import read
-from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.densify import CellMotions
-from lpa_cwm.worlds.layered.encoder import FINE_STRIDE, SmallUNet
+from lpa_cwm.worlds.layered.matching import PATCH
+from lpa_cwm.worlds.layered.networks import FINE_STRIDE, SmallUNet
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,10 @@ from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_of, mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import gather_patches
-from lpa_cwm.worlds.layered.block_matching import PATCH
 from lpa_cwm.worlds.layered.densify import CellMotions, Densifier
-from lpa_cwm.worlds.layered.encoder import SourceEncoder, normalize_groups
+from lpa_cwm.worlds.layered.matching import PATCH, MatchingFeatures, PatchMatches, match_patches
+from lpa_cwm.worlds.layered.networks import MatchReliability, SourceEncoder, normalize_groups
 from lpa_cwm.worlds.layered.ransac import add_hypotheses
-from lpa_cwm.worlds.layered.refine import MatchingFeatures, PatchMatches, match_patches
-from lpa_cwm.worlds.layered.reliability import MatchReliability
 from lpa_cwm.worlds.layered.render import GaussianBump, MixtureRenderer, WarpMixture, render, warp_bump
 from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
