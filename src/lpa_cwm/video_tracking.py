@@ -29,7 +29,7 @@ from lpa_cwm.io.tracks import TrackSource, save, table
 from lpa_cwm.io.video import PICTURES, read
 from lpa_cwm.online import FrameEstimate
 from lpa_cwm.registry import load, resolve_device
-from lpa_cwm.tracker import CwmTracker, validate_queries
+from lpa_cwm.tracker import CwmTracker, stack_estimates, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
