@@ -4,6 +4,7 @@ Run by `make test-browser`; with LPA_CWM_PICTURES=FOLDER it leaves screenshots t
 """
 
 import csv
+import io
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.io.video import write
@@ -96,12 +98,22 @@ def open_page(tab, address):
     settle(tab)
 
 
-def click(tab, x, y):
-    """Click at a place given in shares of the frame, and wait until the page shows it."""
-    picture = tab.locator("#frame img")
-    before, box = picture.get_attribute("src"), picture.bounding_box()
+def click(tab, x, y, picture="#frame img", changes="#frame"):
+    """Click at a place given in shares of a picture, and wait until a part of the page shows it."""
+    tab.locator(picture).scroll_into_view_if_needed()
+    before, box = tab.locator(changes).inner_html(), tab.locator(picture).bounding_box()
     tab.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
-    tab.wait_for_function("before => document.querySelector('#frame img').src != before", arg=before)
+    tab.wait_for_function("([part, before]) => document.querySelector(part).innerHTML != before", arg=[changes, before])
+    settle(tab)
+
+
+def track_to(tab, frame):
+    """Track the points up to a frame and wait for the results."""
+    tab.locator("#last input[type=number]").fill(str(frame))
+    tab.keyboard.press("Tab")
+    tab.click("#go")
+    tab.wait_for_selector("#status .progress")
+    tab.wait_for_selector("#tracks video")
     settle(tab)
 
 
@@ -119,8 +131,8 @@ def keep(tab, name, part=None):
     if PICTURES:
         tab.wait_for_timeout(1500)
         tab.mouse.move(5, 5)
-        path = Path(PICTURES) / f"page_{name}.png"
-        _ = tab.locator(part).screenshot(path=path) if part else tab.screenshot(path=path, full_page=True)
+        taken = tab.locator(part).screenshot() if part else tab.screenshot(full_page=True)
+        Image.open(io.BytesIO(taken)).convert("RGB").save(Path(PICTURES) / f"page_{name}.webp", quality=85, method=6)
 
 
 def test_points_come_and_go(page):
@@ -155,11 +167,8 @@ def test_follow_play_download_and_see_why(page):
     click(page, 0.58, 0.6)
     page.locator("#methods input").nth(1).check()
     # Two frame pairs are enough here; a picture shows more.
-    page.locator("#last input[type=number]").fill("5" if PICTURES else "2")
-    page.keyboard.press("Tab")
-    page.click("#go")
-    page.wait_for_selector("#status .progress")
-    page.wait_for_selector("#tracks video")
+    last = 12 if PICTURES else 2
+    track_to(page, last)
     page.wait_for_function("document.querySelector('#tracks video').readyState >= 3")
     shown = page.evaluate("(v => [v.videoWidth, v.error])(document.querySelector('#tracks video'))")
     assert shown == [1032, None]
@@ -167,7 +176,7 @@ def test_follow_play_download_and_see_why(page):
         page.click("#csv-apa")
     assert download.value.suggested_filename == "bodies_apa.csv"
     rows = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
-    assert len(rows) == 2 * (6 if PICTURES else 3)
+    assert len(rows) == 2 * (last + 1)
     start = {row["track"]: (float(row["x"]), float(row["y"])) for row in rows if row["frame"] == "0"}
     assert start["0"] == pytest.approx((0.42 * 256, 0.5 * 256), abs=1)
     assert start["1"] == pytest.approx((0.58 * 256, 0.6 * 256), abs=1)
@@ -178,11 +187,46 @@ def test_follow_play_download_and_see_why(page):
     keep(page, "tracks", "#tracks")
     page.locator("#method input").nth(1).check()
     page.wait_for_selector(".why-facts.settled")
-    assert page.locator(".why-candidates img").count() == 10
+    # The masks of the query's frame, and those of two recent frames.
+    assert page.locator(".why-candidates img").count() == 20
     assert page.locator(".why-steps img").count() == 4
     keep(page, "why", "#why")
-    page.click("#bundled")
+    page.locator("#gallery button").nth(2).click()
     page.wait_for_selector("#tracks", state="hidden")
+    assert page.locator("#about b").inner_text() == "ball"
+
+
+def test_a_track_is_corrected_by_two_clicks(page):
+    click(page, 0.42, 0.5)
+    track_to(page, 1)
+    for place, said in (((0.42, 0.5), "is chosen"), ((0.6, 0.3), "is corrected in frame 1")):
+        click(page, *place, "#still img", changes="#fix")
+        assert said in page.locator("#fix").inner_text()
+    entries = page.locator("#legend li").all_inner_texts()
+    assert [entry.split()[0] for entry in entries] == ["0", "0"]
+    assert "154, 77 frame 1" in " ".join(entries[1].split())
+
+
+def test_one_click_adds_the_points_of_an_object(page):
+    page.locator("#gallery button").nth(1).click()
+    page.wait_for_function("document.querySelector('#about b').innerText == 'tiles'")
+    settle(page)
+    page.locator("#mode input").nth(1).check()
+    click(page, 0.3, 0.85)
+    assert points(page) > 5
+    keep(page, "object")
+
+
+def test_zoom_makes_clicks_exact(page):
+    """At four times the size, a click a tenth of the picture away from the middle is 6.4 px away."""
+    click(page, 0.5, 0.5)
+    before = page.locator("#frame img").get_attribute("src")
+    page.locator("#zoom input").nth(2).check()
+    page.wait_for_function("before => document.querySelector('#frame img').src != before", arg=before)
+    settle(page)
+    click(page, 0.6, 0.5)
+    first, second = (float(text.split()[1].strip(",")) for text in page.locator("#legend li").all_inner_texts())
+    assert second - first == pytest.approx(6.4, abs=1)
 
 
 @pytest.mark.parametrize(("name", "width"), [("dark", 1360), ("phone", 390)])
@@ -196,6 +240,12 @@ def test_the_page_is_readable_in_the_dark_and_on_a_phone(served, browser, name, 
         color = tab.evaluate(f"({light})(getComputedStyle(document.querySelector('{selector}')).color)")
         assert color > 140, selector
     assert tab.evaluate(f"({light})(getComputedStyle(document.querySelector('.card')).backgroundColor)") < 60
+    click(tab, 0.5, 0.6)
+    track_to(tab, 1)
+    for part in ("#gallery button >> nth=-1", ".scale", "#video", "#show"):
+        box = tab.locator(part).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width, part
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     keep(tab, name)
     tab.close()

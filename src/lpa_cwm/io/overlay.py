@@ -102,7 +102,7 @@ def draw_tracks(
     picture = picture.resize((size[0] * SMOOTH, size[1] * SMOOTH), Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(picture, "RGBA")
     colors = colors or [color(index, len(xy)) for index in range(len(xy))]
-    radius = style.dot_size * scale / 2 if style.dot_size else max(3.0, min(size) / 130) * SMOOTH
+    radius = style.dot_size * scale / 2 if style.dot_size else max(3.0, min(size) / 100) * SMOOTH
     reach = slice(max(0, xy.shape[1] - style.tail - 1), None)
     for number, (points, seen, ink) in enumerate(zip((xy * scale).tolist(), visible.tolist(), colors, strict=True)):
         draw_tail(pen, points[reach], seen[reach], ink, radius / 2)

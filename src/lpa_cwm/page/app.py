@@ -89,7 +89,6 @@ class Page(PageLayout):
         offers = [self.methods, self.baselines, self.world, self.method, self.absent]
         start = self.blocks.load(self.offer, None, offers, **QUICK)
         start.then(self.take_bundled, [self.world], opened, **QUICK)
-        self.bundled.click(self.take_bundled, [self.world], opened, **QUICK)
         self.gallery.select(self.take_gallery, [self.world], opened, **QUICK)
         self.upload.upload(self.take_upload, [self.upload], opened, show_progress_on=self.about, **PRIVATE)
         self.world.input(self.change_world, [self.session, self.world], opened, **QUICK)
@@ -177,7 +176,7 @@ class Page(PageLayout):
     def shown(self, session: Session, frame: int) -> tuple[Any, ...]:
         """Everything that depends on the points."""
         numbers = [str(number) for number in range(len(track_points(session.points)))]
-        choice = gr.Radio(choices=numbers, value=numbers[-1] if numbers else None)
+        choice = gr.Dropdown(choices=numbers, value=numbers[-1] if numbers else None)
         return session, draw_frame(session.clip, frame, session.points, session.view()), legend(session), choice
 
     def scrub(self, session: Session | None, frame: Any) -> Any:
@@ -297,7 +296,10 @@ class Page(PageLayout):
             return draw_results(results, method, whole(frame, len(results.clip) - 1), color == "confidence")
 
     def why(self, session: Session | None, number: Any, target: Any, method: str, world: str) -> Iterator[str]:
-        """The first pass at once; then, if there is one, the re-evaluation."""
+        """The first pass at once; then, if there is one, the re-evaluation.
+
+        Through time both need all frames up to the target, so that the first pass would not be there any earlier.
+        """
         with sentences():
             known = present(session)
             if number is None or not known.points:
@@ -307,7 +309,7 @@ class Page(PageLayout):
             points, frame = track_points(known.points), whole(target, len(known.clip) - 1)
             question = Question(known.clip, points, whole(number, len(points) - 1), frame, title_of(method))
             tracker = models.cwm_tracker(method, world)
-            if tracker.config.passes > 0:
+            if tracker.config.passes > 0 and not tracker.config.gaps:
                 first = models.cwm_tracker(method, world, passes=0)
                 yield render_panel(question, explain_point(question, first, self.server.pairs), final=False)
             yield render_panel(question, explain_point(question, tracker, self.server.pairs), final=True)

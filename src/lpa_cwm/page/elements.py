@@ -20,7 +20,7 @@ FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sa
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]
 HEAD = """<header><h1>LPA-CWM</h1><p>Click points on a frame and track them through the video.
 A world model gives several candidate answers for every point; see which were believed, and why.</p></header>"""
-TIPS = """<p class="note">The adjudicators differ in how they weigh the candidates:
+TIPS = """<p class="note">How they weigh the candidates:
 <span class="tip" tabindex="0" data-tip="All candidates have the same weight.">Uniform</span>
 <span class="tip" tabindex="0" data-tip="Analytic: candidates that keep the appearance of the point and agree with \
 plausible images have more weight. Nothing is learned.">APA</span>

@@ -87,10 +87,12 @@ def explain_point(question: Question, tracker: CwmTracker, pairs: ObservedPairs)
 def render_panel(question: Question, explained: Explanation, final: bool) -> str:
     """The whole panel as HTML; `final` once the re-evaluation is included."""
     height, width = question.clip.hw
+    sources = len(explained.frame.unique())
+    origin = "one source frame" if sources == 1 else f"{sources} source frames"
     note = "" if final else '<p class="pending">First pass; re-evaluating around the endpoint …</p>'
     return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
 <div class="why-top">{frames(question, explained)}{facts(question, explained, final)}</div>{note}
-<h3>{len(explained.weights)} candidates from {len(explained.frame.unique())} source frame(s) \
+<h3>{len(explained.weights)} candidates from {origin} \
 <small>each response over the target frame, \
 sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
 <div class="why-candidates">{candidates(explained)}</div>

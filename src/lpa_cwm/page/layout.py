@@ -30,9 +30,7 @@ class PageLayout:
     def build_choices(self) -> None:
         """The clip and how to track."""
         gr.HTML("<h2>Track</h2>")
-        with gr.Row():
-            self.upload = gr.UploadButton("Open a video", file_types=["video"], size="sm", elem_id="upload")
-            self.bundled = gr.Button("Bundled clip", size="sm", elem_id="bundled")
+        self.upload = gr.UploadButton("Open a video", file_types=["video"], size="sm", elem_id="upload")
         self.gallery = gr.Gallery(
             [(posters()[name], name) for name in GALLERY], columns=len(GALLERY), rows=1, height="auto", buttons=[],
             allow_preview=False, show_label=False, container=False, elem_id="gallery", interactive=False,
@@ -46,10 +44,10 @@ class PageLayout:
         self.world = gr.Dropdown(label="World model", elem_id="world", filterable=False)
         self.last = gr.Slider(1, 2, 1, step=1, label="Track up to frame", elem_id="last", buttons=[])
         self.backward = gr.Checkbox(True, label="Also backward, to the first frame", elem_id="backward")
-        self.absent = gr.HTML(elem_id="absent")
         self.go = gr.Button("Track the points", variant="primary", elem_id="go")
         self.stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
         self.status = gr.HTML(elem_id="status")
+        self.absent = gr.HTML(elem_id="absent")
 
     def build_tracks(self) -> None:
         """The results: a timeline to scrub, a video, links."""
@@ -78,7 +76,7 @@ class PageLayout:
         """One point explained."""
         gr.HTML("<h2>Why there?</h2>")
         with gr.Row(equal_height=True, elem_id="ask"):
-            self.number = gr.Radio([], label="Point", elem_id="number", scale=3)
+            self.number = gr.Dropdown([], label="Point", elem_id="number", filterable=False, scale=1, min_width=90)
             self.target = gr.Slider(1, 2, 1, step=1, label="Target frame", elem_id="target", scale=4, buttons=[])
             self.method = gr.Radio([], label="Adjudicator", elem_id="method", scale=3)
             self.ask = gr.Button("Show why", variant="primary", elem_id="show", scale=1, min_width=120)
