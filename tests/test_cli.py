@@ -4,7 +4,9 @@ import dataclasses
 import inspect
 import json
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 import typing
@@ -14,6 +16,7 @@ import pytest
 from tyro.constructors import PrimitiveConstructorSpec
 
 from lpa_cwm.cli import values
+from lpa_cwm.cli.completion import options_of
 from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
 
 PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
@@ -103,13 +106,33 @@ def test_a_reader_that_goes_away_is_no_traceback():
 # --- Help -------------------------------------------------------------------------------------------------------------
 
 
-def test_help_costs_less_than_a_second():
-    """Processor time of the program and its parts, for the machine may be busy with others."""
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [(["--version"], 0.3), (["--help"], 1), (["completion", "bash"], 1)],
+    ids=lambda value: str(value),
+)
+def test_what_needs_no_model_is_quick(words, most):
+    """Processor time of the program and its parts, for the machine may be busy with others; half of it if idle."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    shown = subprocess.run([*PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    subprocess.run([sys.executable, "-m", "lpa_cwm", *words], capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < most
+
+
+def test_the_overview_lists_all_commands(capsys):
+    assert ended("--help") == 0
+    shown = capsys.readouterr().out
     assert all(name in shown for name in COMMANDS)
+
+
+def test_help_and_completion_import_neither_numpy_nor_torch():
+    code = (
+        "import sys\nfrom lpa_cwm.cli.main import main\n"
+        "for words in (['--help'], ['track', '--help'], ['completion', 'bash']):\n"
+        "    try: main(words)\n    except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -318,7 +341,16 @@ def test_stdout_is_json_alone(words, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("tr", {"track", "train"}), ("track --ad", {"--adjudicator"}), ("eval pr", {"predict"})],
+    [
+        ("tr", {"track", "train"}),
+        ("track --ad", {"--adjudicator"}),
+        ("track --no-sub", {"--no-subpixel"}),
+        ("track --world le", {"learned"}),
+        ("track clip.mp4 --color-by c", {"confidence"}),
+        ("eval pr", {"predict"}),
+        ("eval score --da", {"--dataset"}),
+        ("completion z", {"zsh"}),
+    ],
 )
 def test_bash_completes_commands_and_options(typed, offered, tmp_path, monkeypatch, capsys):
     assert ended("completion", "bash") == 0
@@ -337,7 +369,19 @@ def test_bash_completes_commands_and_options(typed, offered, tmp_path, monkeypat
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_get_a_script_too(shell, capsys):
     assert ended("completion", shell) == 0
-    assert "lpa-cwm" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("lpa-cwm", "track", "color-by", "confidence"))
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=said, text=True).returncode == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_completion_knows_the_options_that_help_shows(name, capsys):
+    assert ended(*name.split(), "--help") == 0
+    shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out.split("Example:")[0])) - {"--help"}
+    offered = {option for option, _ in options_of(COMMANDS[name]) if option}
+    assert {option for option in shown if option.removeprefix("--no-") in {o[2:] for o in offered}} <= offered
+    assert {option for option in offered if not option.startswith("--no-")} <= shown
 
 
 def test_commands_are_parsed_into_their_dataclass():

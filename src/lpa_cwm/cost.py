@@ -1,4 +1,4 @@
-"""The cost of a tracking job, estimated before it starts: predictions are counted, one frame pair is timed."""
+"""The cost of a tracking job, estimated before it starts: predictions are counted, the first frames are timed."""
 
 import math
 import sys
@@ -27,55 +27,70 @@ class Cost:
     counterfactual: int | None
     """Predictions with a perturbed source; None for baselines."""
     seconds: float
-    """On this machine, from the time of one pair."""
+    """On this machine, from the time of the first frames."""
     peak_bytes: int
-    """Memory of the process at its peak, while one pair was tracked."""
+    """Memory of the process at its peak, while the first frames were tracked."""
 
     def text(self) -> str:
         """A few lines for people."""
-        lines = [f"{self.points} points, {self.frames} frames: {self.targets} results from {self.pairs} frame pairs"]
+        points = "1 point" if self.points == 1 else f"{self.points} points"
+        lines = [f"{points}, {self.frames} frames: {self.targets} results from {self.pairs} frame pairs"]
         if self.factual is not None:
             counts = f"{self.factual} factual and {self.counterfactual} counterfactual"
             lines.append(f"predictor passes: about {counts}")
-        lines.append(f"about {self.seconds:.0f} s on this machine and {self.peak_bytes / 2**30:.1f} GB of memory")
+        time = f"about {self.seconds:.0f} s" if self.seconds >= 1 else "less than a second"
+        lines.append(f"{time} on this machine and {self.peak_bytes / 2**30:.1f} GB of memory")
         return "\n".join(lines)
 
 
 def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries) -> Cost:
-    """Count the predictions of a job, and time its first frame pair."""
+    """Count the predictions of a job, and time its first frames."""
     pairs = count_pairs(clip, queries)
     direct = max(1, pairs)
     frames = queries.frame.tolist()
     groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
     targets = sum(count * later for count, later in groups)
     factual = counterfactual = None
+    gaps: tuple[int, ...] = ()
     if isinstance(tracker, CwmTracker):
         config, patches = tracker.config, (tracker.world.size // tracker.world.patch) ** 2
         factual = sum(later * factual_masks(count, config, patches) for count, later in groups)
         counterfactual = targets * (config.masks + config.passes * masks_per_pass(config))
-        pairs = count_pairs(clip, queries, config.gaps)
+        gaps = config.gaps
+        pairs = count_pairs(clip, queries, gaps)
         factual += (pairs - direct) * config.gap_masks
         counterfactual += targets * config.gap_masks * (pairs - direct) // direct
-    seconds = time_pair(tracker, clip, queries) * targets * pairs / direct if targets else 0.0
+    first, further = time_sources(tracker, clip, queries, bool(gaps)) if targets else (0.0, 0.0)
+    seconds = targets * (first + further * (pairs - direct) / direct)
     return Cost(len(queries), len(clip), pairs, targets, factual, counterfactual, seconds, peak_memory())
 
 
-def time_pair(tracker: Tracker, clip: Clip, queries: Queries) -> float:
-    """Seconds per query of one frame pair, with the queries of the earliest frame that has any."""
+def time_sources(tracker: Tracker, clip: Clip, queries: Queries, gaps: bool) -> tuple[float, float]:
+    """Seconds per query and target: with one source frame, and for each further source frame.
+
+    The queries of the earliest frame are tracked through two frames, which have one source. With gaps they are also
+    tracked through three: the third frame has two sources, the query's frame and the one before.
+    """
     start = int(queries.frame.min())
-    other = min(start + 1, len(clip) - 1)
     rows = queries.frame == start
-    pair = Clip([clip[start], clip[other]], clip.name, clip.fps)
     here = Queries(queries.xy[rows], queries.frame[rows] * 0)
-    seconds = math.inf
+    frames = [clip[min(start + later, len(clip) - 1)] for later in range(3)]
     # The first run loads kernels and pages.
-    for _ in range(2):
-        begin = time.perf_counter()
-        tracker.track(pair, here)
-        seconds = time.perf_counter() - begin
-        if seconds > SLOW:
-            break
-    return seconds / len(here)
+    first = time_tracking(tracker, Clip(frames[:2], clip.name, clip.fps), here)
+    if first <= SLOW:
+        first = time_tracking(tracker, Clip(frames[:2], clip.name, clip.fps), here)
+    further = 0.0
+    if gaps:
+        both = time_tracking(tracker, Clip(frames, clip.name, clip.fps), here)
+        further = max(0.0, both - 2 * first)
+    return first / len(here), further / len(here)
+
+
+def time_tracking(tracker: Tracker, clip: Clip, queries: Queries) -> float:
+    """Seconds that a clip takes."""
+    begin = time.perf_counter()
+    tracker.track(clip, queries)
+    return time.perf_counter() - begin
 
 
 SLOW = 5.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -160,6 +161,8 @@ def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
 COLUMNS = 5
+SPOT = 5
+"""Side in pixels of the smallest spot: a sharp distribution is a single pixel, which nobody sees."""
 
 
 def to_image(image: Float[Tensor, "3 h w"]) -> np.ndarray:
@@ -176,10 +179,11 @@ def show_visible_patches(explained: Explanation, index: int) -> Float[Tensor, "3
 
 
 def overlay_heat(values: Float[Tensor, "h w"], most: float, behind: Float[Tensor, "3 h w"]) -> np.ndarray:
-    """A heat map of values over a dim gray picture."""
+    """A heat map of values over a dim gray picture; spots are dilated to at least `SPOT` pixels."""
     from matplotlib import colormaps
 
-    heat = (values / (most + 1e-12)).clamp(0, 1).sqrt().cpu().numpy()
+    wide = F.max_pool2d(values[None, None], SPOT, 1, SPOT // 2)[0, 0]
+    heat = (wide / (most + 1e-12)).clamp(0, 1).sqrt().cpu().numpy()
     gray = 0.45 * behind.mean(0).clamp(0, 1).cpu().numpy()
     return (1 - heat[..., None]) * gray[..., None] + heat[..., None] * colormaps["inferno"](0.3 + 0.7 * heat)[..., :3]
 
@@ -247,4 +251,4 @@ def draw_explanation(explained: Explanation, path: Path) -> None:
         draw_marker(axes, explained.peak[index], PEAK, "o")
         axes.set_title(f"{explained.name(index)}, weight {explained.weights[index]:.2f}", fontsize=8)
     with atomic_write(path) as aside:
-        figure.savefig(aside, dpi=110)
+        figure.savefig(aside, dpi=110, bbox_inches="tight", pad_inches=0.08)

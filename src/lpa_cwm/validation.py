@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from urllib.parse import quote
 
-import numpy as np
-from numpy import ndarray
-
 from lpa_cwm.errors import InputError
+
+if TYPE_CHECKING:
+    # Imported where arrays are read: the command line's help needs none.
+    from numpy import ndarray
 
 MOST_TEXT = 32 << 20
 """Bytes of a text file. The worst JSON, a list of empty dictionaries, takes 24 times as much memory."""
@@ -175,7 +176,9 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = MOST_
     return found
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ndarray:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "ndarray":
+    import numpy as np
+
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
@@ -192,7 +195,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ndarray:
 
 def check_array(array: Any, shape: Sequence[int | None], kinds: str, what: str, finite: bool = True) -> None:
     """Refuse an array of another rank, shape (None is any length), kind of number, or with numbers not finite."""
-    if not isinstance(array, ndarray) or array.dtype.kind not in kinds:
+    import numpy as np
+
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
         raise ValueError(f"{what} is of {getattr(array, 'dtype', type(array).__name__)}")
     if array.ndim != len(shape) or any(due not in (None, side) for side, due in zip(array.shape, shape, strict=True)):
         expected = ", ".join("any" if side is None else str(side) for side in shape)

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, Union, runtime_checkable
+from typing import Annotated, ClassVar, Literal, NoReturn, Protocol, runtime_checkable
 
 import tyro
 
 from lpa_cwm import __version__
 from lpa_cwm.cli import data, doctor, evaluate, evaluate_world, paper, track, train
+from lpa_cwm.cli.completion import completion_script
 from lpa_cwm.cli.values import check
 from lpa_cwm.errors import InputError
 
@@ -50,8 +51,8 @@ class Completion:
     """Shell that reads the script."""
 
     def run(self) -> None:
-        """Let the parser describe itself; it prints, and ends the program with code 0."""
-        tyro.cli(everything(), prog="lpa-cwm", args=["--tyro-print-completion", self.shell], config=MARKERS)
+        """Print the script."""
+        print(completion_script(self.shell, COMMANDS), end="")
 
 
 COMMANDS: dict[str, type[Command]] = {
@@ -84,6 +85,8 @@ COMMANDS: dict[str, type[Command]] = {
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
 FORMER = {"demo": "page", "methods": "list-trackers"}
 """Commands that have other names now."""
+FORMER_OPTIONS = {"--plan": "--dry-run", "--method": "--adjudicator or --tracker"}
+"""Options that have other names now."""
 ABOUT = """Track points through video with a counterfactual world model, and evaluate any tracker.
 
 usage: lpa-cwm COMMAND [OPTIONS]
@@ -145,7 +148,8 @@ def misparsed(name: str, words: list[str], box: str) -> str:
     for word in words:
         option = word.partition("=")[0]
         if word.startswith("--") and option.replace("_", "-") not in known:
-            near = difflib.get_close_matches(option, known, 1, 0.7)
+            near = [FORMER_OPTIONS[option]] if option in FORMER_OPTIONS else []
+            near = near or difflib.get_close_matches(option, known, 1, 0.7)
             meant = f"did you mean {near[0]}?" if near else f"`lpa-cwm {name} --help` lists the options."
             return f"`lpa-cwm {name}` has no option {option}; {meant}"
     lines = [BOX.sub("", line).rstrip() for line in box.partition("For full helptext")[0].splitlines()]
@@ -172,20 +176,6 @@ def no_command(group: str, word: str) -> str:
     near = difflib.get_close_matches(given, last, 1) or difflib.get_close_matches(word, last, 1)
     meant = f"did you mean `lpa-cwm {last[near[0]]}`?" if near else "`lpa-cwm --help` lists the commands."
     return f"There is no command {given!r}; {meant}"
-
-
-def everything() -> Any:
-    """All commands as one type, which the completion describes."""
-    entries: dict[str, Any] = {name: kind for name, kind in COMMANDS.items() if " " not in name}
-    for group in GROUPS:
-        inner = [(name.split()[1], kind) for name, kind in COMMANDS.items() if name.split()[0] == group]
-        entries[group] = _union(inner)
-    return _union(list(entries.items()))
-
-
-def _union(entries: list[tuple[str, Any]]) -> Any:
-    """One type that is any of several commands by name."""
-    return Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in entries)]
 
 
 class Terminated(KeyboardInterrupt):

@@ -75,7 +75,7 @@ further positions of a track correct it: 140,90@20#0 (or a column track) is wher
     """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), cvat for video (.xml), \
 deeplabcut (.csv, .h5)."""
     dry_run: bool = False
-    """Print predictions, seconds on this machine and memory, and stop; one frame pair is tracked to time it."""
+    """Print predictions, seconds on this machine and memory, and stop; the first frames are tracked to time them."""
     overlay: OverlayOptions = field(default_factory=OverlayOptions)
     """How tracks are drawn."""
     model: MethodOptions = field(default_factory=MethodOptions)
