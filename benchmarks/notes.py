@@ -84,6 +84,7 @@ class Notes:
         """How often different adjudicators end at the same place, before and after the paper's re-evaluation."""
         judges = {name: registry.load_adjudicator(name) for name in ("uniform", "lpa")} | {"worst": worst_candidate}
         first, last, revealed = {name: [] for name in judges}, {name: [] for name in judges}, []
+        visible = 0
         for observed, pair in self.observed(pairs, self.world, **PAPER.tracker | {"passes": 0}):
             for name, result in track_pair(observed, judges, pair.xy).items():
                 for places, one in ((first, result), (last, reevaluate(observed, pair.xy, result, 1))):
@@ -92,7 +93,7 @@ class Notes:
             for near in neighborhood(ends, observed.world.size, observed.world.patch):
                 masks = random_masks(observed.config.masks, observed.patches, *observed.identity, "pass", 1)
                 revealed += (hide(masks, near, "raster") != masks).sum(1).div(2).tolist()
-        visible = int((~masks[0]).sum())
+                visible = int((~masks[0]).sum())
         print(f"re-evaluation changes {sum(revealed) / len(revealed):.2f} of {visible} visible patches of a mask")
         for other in ("lpa", "worst"):
             before, after = (torch.cat(places[other]) - torch.cat(places["uniform"]) for places in (first, last))

@@ -119,7 +119,7 @@ class Plain:
         height, width = hidden.shape[-2:]
         rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         origin = torch.stack((columns, rows)).float().expand(len(before), -1, -1, -1)
-        flow = torch.zeros_like(origin)
+        flow = full = torch.zeros_like(origin)
         for _ in range(self.iterations):
             inputs = torch.cat((context, self.motion(self.look_up(levels, origin + flow), flow)), dim=1)
             for suffix in ("",) if self.small else ("1", "2"):

@@ -45,7 +45,7 @@ class Simulator:
     def speed(self, recipe, assets):
         """Frames per second and core with everything on, and where the time goes."""
         for settings in (RenderSettings(128), RenderSettings(256), RenderSettings(256, samples=1)):
-            spent = sum(cost(number, recipe, assets, settings) for number in range(self.clips))
+            spent = np.sum([cost(number, recipe, assets, settings) for number in range(self.clips)], axis=0)
             each = 1000 * spent / (self.clips * SCENE_CONFIGS[recipe].frames)
             parts = ", ".join(f"{name} {value:.1f}" for name, value in zip(PARTS, each, strict=True))
             print(
@@ -95,10 +95,12 @@ def cost(number, recipe, assets, settings):
     clip = simulate_clip(("speed", number), recipe, assets, settings)
     clock.append(time.process_time())
     for frame in range(len(clip)):
-        clip.picture(frame), clip.body(frame)
+        clip.picture(frame)
+        clip.body(frame)
     clock.append(time.process_time())
     for frame in range(len(clip)):
-        clip.flow(frame, frame + 1), clip.flow(frame, frame - 1)
+        clip.flow(frame, frame + 1)
+        clip.flow(frame, frame - 1)
     clock.append(time.process_time())
     clip.tracks(256)
     clock.append(time.process_time())

@@ -23,6 +23,7 @@ def main():
     for name, adjudicator in {"uniform": "uniform", "agreement": agreement}.items():
         tracks = lc.load(adjudicator, world, lc.TrackerConfig(passes=0)).track(clip, queries)
         errors[name] = (tracks.xy - truth.xy)[:, 1].norm(dim=-1).mean().item()
+        assert tracks.support is not None
         support = tracks.support[:, 1].mean().item()
         print(f"{name:10} mean error {errors[name]:.2f} px, effective candidates {support:.1f} of 10")
     return errors

@@ -4,6 +4,7 @@ python examples/track_my_video.py clip.mp4
 """
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -11,7 +12,7 @@ import lpa_cwm as lc
 from lpa_cwm.bundled import DEMO_CLIP
 
 
-def main(path=DEMO_CLIP):
+def main(path: str | Path = DEMO_CLIP):
     clip = lc.read(path)
     height, width = clip.hw
     points = torch.tensor([[0.3, 0.5], [0.5, 0.5], [0.7, 0.5]]) * torch.tensor([width, height])

@@ -18,7 +18,7 @@ import torch
 
 from lpa_cwm.cli.main import COMMANDS, GROUPS, parse
 from lpa_cwm.io.video import write
-from lpa_cwm.types import Grid
+from lpa_cwm.types import Grid, Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 ROOT = Path(__file__).parents[1]
@@ -113,10 +113,18 @@ def test_python_of_a_page_runs_from_top_to_bottom(path, desk):
     if "torchmetrics" in "".join(blocks(path, "python")):
         pytest.importorskip("torchmetrics", reason="the extra `torchmetrics` is not installed")
     names = GIVEN.get(named(path), dict)()
+    given = dict(names)
     for code in blocks(path, "python"):
         # What the README says is run as it is; elsewhere one point instead of sixty-four says the same in less time.
         exact = code if path.name == "README.md" else code.replace("lc.grid(8)", "lc.grid(1)")
         exec(compile(exact, named(path), "exec"), names)
+    made = {name: value for name, value in names.items() if name != "__builtins__" and given.get(name) is not value}
+    assert made, f"{named(path)} has code that makes nothing"
+    for name, tracks in made.items():
+        if isinstance(tracks, Tracks):
+            known = tracks.xy[tracks.visible]
+            assert len(known), f"{named(path)}: no point of `{name}` is visible anywhere"
+            assert known.isfinite().all(), f"{named(path)}: `{name}` has visible points without a place"
 
 
 def documented_modules():

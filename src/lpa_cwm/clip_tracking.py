@@ -1,4 +1,4 @@
-"""One clip by any tracker: in both directions, with corrections, and so that an interrupt keeps what is done."""
+"""One clip by any tracker: in both directions, with corrections; an interrupt keeps the frames that are done."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ OnFrame = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TrackedClip:
-    """Tracks of a clip, complete or as far as they came."""
+    """Tracks of a clip: complete, or up to the frame at which tracking stopped."""
 
     tracks: Tracks
     done: int

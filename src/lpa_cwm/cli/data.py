@@ -46,11 +46,11 @@ class Simulate(ShardOption, SplitOption):
     size: Annotated[int, integer(16, 2048)] = 256
     """Pixels of a side of the frames."""
     seed: Seed = 0
-    """Clip i of a seed is always the same, whichever file and worker it falls to."""
+    """Clip i of a seed does not depend on the file or the worker that holds it."""
     assets: InPath | None = None
     """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; all assets are procedural without it."""
     samples: Annotated[int, integer(1, 16)] = 2
-    """Rays per side of a pixel on an edge."""
+    """Rays along each side of a pixel that an edge crosses."""
     tracks: Count = 256
     """Tracks per clip, for the TAP-Vid form."""
 
@@ -138,12 +138,13 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     pairs: Count = 4
     """Frame pairs per video."""
     queries: Natural = 8
-    """Most queries per pair."""
+    """Maximum number of queries per pair."""
     hidden: Natural | None = None
-    """Most further queries per pair that are hidden in the target frame; annotated videos only; 0 unless given."""
+    """Maximum number of further queries per pair that are hidden in the target frame, 0 unless given; annotated videos
+    only."""
     gaps: Gaps | None = None
-    """Fewest and most frames between source and target; 1 to 12 unless given, adjacent frames with --preset paper.
-    Records give adjacent frames only."""
+    """Minimum and maximum number of frames between source and target; 1 to 12 unless given, adjacent frames with
+    --preset paper. Records give adjacent frames only."""
     rollouts: Literal["none", "uniform", "lpa"] = "none"
     """Record whole tracks instead of pairs: the candidate sets that a tracker with this adjudicator meets on its way
     through a clip, from all its sources. Annotated videos only."""
@@ -187,7 +188,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch(JsonOption):
-    """Download published weights, check their hashes and keep them; nothing is ever fetched without being asked."""
+    """Download published weights, check their hashes and keep them; nothing is downloaded unless you ask for it."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data fetch raft"
     names: Annotated[tuple[Annotated[str, one_of("download", PUBLISHED_WEIGHTS)], ...], Positional] = ()

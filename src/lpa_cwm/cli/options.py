@@ -58,7 +58,7 @@ class TrainingOptions:
     steps: Steps = 10_000
     """Updates of a training."""
     autocast: bool = False
-    """Compute in bfloat16 where that is safe: faster, with slightly other weights at the end."""
+    """Compute in bfloat16 where that is safe: faster; the final weights differ slightly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class WorldOption(DeviceOption):
     """Of commands that ask a world model."""
 
     world: World = WORLD
-    """World model that is asked."""
+    """World model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +205,11 @@ class DataOptions:
     """The part of a data set that is used."""
 
     videos: tuple[Text, ...] = ()
-    """Names or patterns such as badja/*, or one number: this many videos, evenly spread."""
+    """Names or patterns such as badja/*, or one number: that many videos, evenly spaced."""
     max_tracks: Count | None = None
-    """At most this many tracks of each video, evenly spread over the tracks that are ever visible."""
+    """Maximum number of tracks per video, evenly spaced among the tracks that are ever visible."""
     frames: Annotated[int, integer(2, 1_000_000)] | None = None
-    """At most this many frames of each video, from its first on."""
+    """Maximum number of frames per video, from the first one on."""
     queries: Literal["first", "strided"] = "first"
     """Query each track where it is first visible, or at every fifth frame where it is."""
 
@@ -241,7 +241,7 @@ class SplitOption:
     """Of commands that generate data."""
 
     split: Literal["train", "val"] = "train"
-    """Which objects, pictures and videos are used; the two sides share none."""
+    """Which objects, pictures and videos are used; the two splits share none."""
 
 
 @dataclass(frozen=True, kw_only=True)

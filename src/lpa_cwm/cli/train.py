@@ -43,9 +43,9 @@ SETTINGS = (
 SHARES = (0.3, 0.3, 0.2, 0.2)
 """Of layered scenes, natural video, and simulated scenes with little and with much motion."""
 CHECK_EVERY = 5
-"""Lines of the log from one evaluation of the compact world model on a few held-out pairs to the next."""
+"""Lines of the log between evaluations of the compact world model on a few held-out pairs."""
 NATURAL_GAPS = (1, 16)
-"""Fewest and most frames between the natural frames of a pair, for the learned world model."""
+"""Minimum and maximum number of frames between the natural frames of a pair, for the learned world model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     clip: GradientNorm | None = None
     """Largest norm of the gradient: 1, or inf (no clipping) in the paper."""
     oversample: Count | None = None
-    """How often sets whose candidates disagree are shown for each time that the others are: 3, or 1 in the paper."""
+    """How many times more often sets whose candidates disagree are drawn: 3, or 1 in the paper."""
     augment: bool | None = None
     """Flip, transpose and recolor each batch; the paper does not."""
     average: bool | None = None
@@ -260,4 +260,4 @@ class TrainLearned(WorldTrainingOptions, SourceOptions):
 
         firsts = [stage[0] for stage in self.stages]
         if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
-            raise InputError(f"--stages begin at the updates {firsts}; expected 0 first, then larger and larger ones.")
+            raise InputError(f"--stages begin at the updates {firsts}; expected 0 first, then increasing numbers.")

@@ -83,7 +83,7 @@ def player_html(tracks: Tracks, clip: Clip | None = None) -> str:
 
 
 def _even(length: int, most: int) -> list[int]:
-    """Numbers below `length`, at most so many, evenly spaced."""
+    """At most `most` numbers below `length`, evenly spaced."""
     number = min(length, most)
     return [index * length // number for index in range(number)]
 

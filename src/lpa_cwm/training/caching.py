@@ -127,7 +127,7 @@ class CacheSettings:
 
     world: str = WORLD
     score_model: str = "compact"
-    """Score model of the APA weights that are kept beside."""
+    """Score model of the APA weights that are stored with the features."""
     masks: int = 10
     """Candidates per query."""
     pairs: int = 4

@@ -10,9 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW, patch_centers
-from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_of, mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.sampling import gather_patches
@@ -21,7 +19,7 @@ from lpa_cwm.worlds.layered.matching import PATCH, MatchingFeatures, PatchMatche
 from lpa_cwm.worlds.layered.networks import MatchReliability, SourceEncoder, normalize_groups
 from lpa_cwm.worlds.layered.ransac import add_hypotheses
 from lpa_cwm.worlds.layered.render import GaussianBump, MixtureRenderer, WarpMixture, render, warp_bump
-from lpa_cwm.worlds.perturbed import PerturbedPredictor
+from lpa_cwm.worlds.perturbed import PerturbedPredictor, load_network, total_effect
 
 FILE = "world-compact.safetensors"
 DEFAULTS = TrackerConfig(passes=0)
@@ -162,10 +160,7 @@ class LayeredMotionWorld:
     @classmethod
     def load(cls, weights: Path | None = None) -> "LayeredMotionWorld":
         """The world model of a weight file; of the bundled one if none is given."""
-        path = bundled_weights(FILE) if weights is None else weights
-        network = LayeredMotionNetwork()
-        load_weights(network, path, "a file of weights of the compact world model", "give a file that is")
-        return cls(network.eval())
+        return cls(load_network(LayeredMotionNetwork(), weights, FILE, "compact"))
 
     def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredMotionFrame:
         """Prepare a frame as source or target."""
@@ -205,15 +200,7 @@ class LayeredMotionWorld:
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is encoded, matched and rendered again."""
-
-        def predict(source: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
-            scene = self.observe(self.describe(source), self.describe(target))
-            return self.predict(scene, self.imagine(scene, hidden))
-
-        def perturb(source: Tensor, xy: Tensor) -> Tensor:
-            return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
-
-        return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults, self.bump.sigma)
+        return total_effect(self)
 
 
 def concat_mixtures(mixtures: list[WarpMixture]) -> WarpMixture:

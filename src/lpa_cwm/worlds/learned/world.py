@@ -8,9 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW
-from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
@@ -18,7 +16,7 @@ from lpa_cwm.worlds.learned.encoder import PATCH, Description
 from lpa_cwm.worlds.learned.intervention import RadialBump, splat, splat_pairs
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import render
-from lpa_cwm.worlds.perturbed import PerturbedPredictor
+from lpa_cwm.worlds.perturbed import PerturbedPredictor, load_network, total_effect
 
 FILE = "world-learned.safetensors"
 DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0)
@@ -55,11 +53,9 @@ class LearnedWorld:
     @classmethod
     def load(cls, weights: Path | None = None) -> "LearnedWorld":
         """The world model of a weight file; of the bundled one if none is given."""
-        path = bundled_weights(FILE) if weights is None else weights
-        network = LearnedNetwork()
-        load_weights(network, path, "a file of weights of the learned world model", "give a file that is")
+        network = load_network(LearnedNetwork(), weights, FILE, "learned")
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        return cls(network.eval())
+        return cls(network)
 
     @torch.no_grad()
     def describe(self, frame: Float[Tensor, "3 h w"]) -> Description:
@@ -109,15 +105,7 @@ class LearnedWorld:
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
-
-        def predict(source: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
-            scene = self.observe(self.describe(source), self.describe(target))
-            return self.predict(scene, self.imagine(scene, hidden))
-
-        def perturb(source: Tensor, xy: Tensor) -> Tensor:
-            return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
-
-        return PerturbedPredictor(predict, perturb, self.size, self.patch, self.defaults)
+        return total_effect(self)
 
 
 def cells_around(xy: Float[Tensor, "n 2"], hw: HW) -> Int[Tensor, "n c"]:
