@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import json
 import os
 import re
@@ -222,13 +223,16 @@ def test_every_number_and_text_has_its_range_in_its_type(name):
 
 
 BAD = ["0", "-1", "nan", "inf", "-inf", str(10**18), "1e999", "", " ", "٣", "½", "ünï", "--", "1/0", "0x10"]
+BAD += ["a\nb", "\ud800", "x" * 5000]
+UNFIT = {"", " ", "a\nb", "\ud800", "x" * 5000}
+"""What is neither a path nor a name; the others may be the names of files."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_value_is_a_traceback(name, tmp_path, monkeypatch, capsys):
     """All options at once with each bad value, so that each is read: accepted, or refused before any work."""
     monkeypatch.chdir(tmp_path)
-    words = [word for word in COMMANDS[name].EXAMPLE.split()[1 + len(name.split()) :] if word != '"$(lpa-cwm']
+    words = example_of(name)
     known = [(option, kind) for _, option, kind in declared(COMMANDS[name]) if "PrimitiveConstructorSpec" in repr(kind)]
     for text in BAD:
         given = []
@@ -241,14 +245,64 @@ def test_no_value_is_a_traceback(name, tmp_path, monkeypatch, capsys):
     assert not any(tmp_path.iterdir())
 
 
+def example_of(name):
+    """The words after a command's name in its example."""
+    return [word for word in COMMANDS[name].EXAMPLE.split()[1 + len(name.split()) :] if word != '"$(lpa-cwm']
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_numbers_are_finite_and_in_ascii(name):
-    """Each number of each command alone: what is not refused is a finite number (inf where help says so)."""
+def test_no_value_out_of_range_is_accepted(name):
+    """Each option alone: what is not refused is a finite number (inf where help says so), a name or a path."""
     for _, option, kind in declared(COMMANDS[name]):
         for spec in specs(kind):
-            for text in BAD if spec.metavar in ("N", "X") else ():
-                value = spec.instance_from_str([text])
-                assert isinstance(value, values.Invalid) or abs(value) < 1e10 or option in INFINITE, (option, text)
+            for text in BAD:
+                value = spec.instance_from_str([text] * spec.nargs)
+                if isinstance(value, values.Invalid):
+                    continue
+                if spec.metavar in ("N", "X"):
+                    assert abs(value) < 1e10 or option in INFINITE, (option, text)
+                else:
+                    assert spec.metavar in ("PATH", "FOLDER", "FILE", "TEXT", "NAME"), (option, text)
+                    assert text not in UNFIT or (spec.metavar in ("TEXT", "NAME") and text.strip()), (option, text)
+
+
+def choices(name):
+    """Options of a command that are a choice or a switch."""
+    for _, option, kind in declared(COMMANDS[name]):
+        if not list(specs(kind)) and not is_positional(kind):
+            assert "Literal" in repr(kind) or "bool" in repr(kind), (option, kind)
+            yield option
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_choices_and_switches_take_nothing_else(name, capsys):
+    for option in choices(name):
+        for text in ("nan", ""):
+            assert ended(*name.split(), *example_of(name), f"--{option.replace('_', '-')}={text}") == 2, (option, text)
+            error = capsys.readouterr().err
+            assert len(error.splitlines()) == 1, error
+
+
+@pytest.mark.slow
+def test_every_option_of_every_command_alone_with_every_bad_value(tmp_path, monkeypatch, capsys):
+    """Through the parser; prints how many options and values were walked."""
+    monkeypatch.chdir(tmp_path)
+    walked, refused, options = 0, 0, 0
+    for name, kind in COMMANDS.items():
+        monkeypatch.setattr(kind, "run", lambda self: None)
+        for _, option, of in declared(kind):
+            options += 1
+            for text in BAD:
+                values_of = [text] * (2 if "FEWEST" in repr(of) else 1)
+                given = values_of if is_positional(of) else [f"--{option.replace('_', '-')}", *values_of]
+                code = ended(*name.split(), *example_of(name), *given)
+                error = capsys.readouterr().err
+                assert code in (0, 2), (name, option, text)
+                assert len(error.splitlines()) == (code == 2), error
+                walked, refused = walked + 1, refused + (code == 2)
+    with capsys.disabled():
+        print(f"\n{options} options of {len(COMMANDS)} commands, {walked} values: {refused} refused, 0 tracebacks")
+    assert not any(tmp_path.iterdir())
 
 
 def specs(kind):
@@ -258,6 +312,30 @@ def specs(kind):
             yield one
         elif typing.get_args(one):
             yield from specs(one)
+
+
+INPUTS = [(name, option, is_positional(kind)) for name, command in COMMANDS.items()
+          for _, option, kind in declared(command)
+          if any(spec.metavar == "PATH" for spec in specs(kind))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "option", "positional"), INPUTS, ids=lambda part: str(part))
+def test_inputs_that_are_no_data_are_refused(name, option, positional, tmp_path, monkeypatch, capsys):
+    """Each path that is read, as a pipe that never ends, a device, a text and a name that is too long."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("text").write_text("hello\n")
+    for text in ("pipe", "/dev/zero", "text", "x" * 300):
+        if positional:
+            # Positional words come first in all examples.
+            words = [text, *itertools.dropwhile(lambda word: not word.startswith("--"), example_of(name))]
+        else:
+            words = [*example_of(name), f"--{option.replace('_', '-')}", text]
+        code = ended(*name.split(), *words)
+        error = capsys.readouterr().err
+        assert code == 2, (text, error)
+        assert len(error.splitlines()) == 1, error
+    assert {path.name for path in tmp_path.iterdir()} <= {"pipe", "text"}
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,12 @@ class DisFlow:
         """Flow of one pair after the other; OpenCV uses all cores for each."""
         cv2 = require("cv2", extra="flow")
         search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
-        pairs = zip(before, after, strict=True)
-        flows = np.stack([search.calc(gray(cv2, first), gray(cv2, second), None) for first, second in pairs])
-        return rearrange(torch.from_numpy(flows).to(before.device), "b h w d -> b d h w")
+        # One result for all: at 4K each copy of a flow has 66 MB.
+        flows = torch.empty(len(before), 2, *before.shape[-2:], device=before.device)
+        for flow, first, second in zip(flows, before, after, strict=True):
+            found = search.calc(gray(cv2, first), gray(cv2, second), None)
+            flow.copy_(rearrange(torch.from_numpy(found), "h w d -> d h w"))
+        return flows
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ class Doctor(JsonOption):
 
     def run(self) -> None:
         """Look at everything, print it, and fail if the default command cannot work."""
+        for folder in self.data:
+            if not folder.is_dir() and self.data != Doctor.data:
+                raise InputError(f"There is no folder {folder}; give folders in which data sets may be.")
         found = [*software(), *devices(), *trials(), *extras(), *bundled(), *fetched(), *methods()]
         found += benchmarks(self.data)
         healthy = all(one.state == "ok" or (one.state == "missing" and not one.needed) for one in found)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 from typing import Annotated, ClassVar, Literal, NoReturn, Protocol, runtime_checkable
 
@@ -134,6 +135,7 @@ def parse_options(name: str, words: list[str]) -> Command:
     sys.exit(0)
 
 
+@cache
 def help_of(name: str) -> str:
     """What the parser says of a command."""
     shown = io.StringIO()

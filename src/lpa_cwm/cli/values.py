@@ -7,6 +7,7 @@ says what was given and what was expected, before any work is done.
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -112,10 +113,20 @@ def one_of(kind: str, names: tuple[str, ...]) -> Any:
 
 
 def parse_path(text: str) -> Path:
-    """Any path; the empty one would silently be the current folder."""
-    if not text or "\0" in text:
-        raise ValueError("expected the path of a file or folder")
-    return Path(text)
+    """A path that can be opened and printed; the empty one would silently be the current folder."""
+    if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise ValueError("expected the path of a file or folder, without line breaks and other control characters")
+    path = Path(text)
+    _is(path, Path.exists)
+    return path
+
+
+def parse_in_path(text: str) -> Path:
+    """A path to read, which need not exist; a device or a pipe may never end."""
+    path = parse_path(text)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError("it is neither a file nor a folder; give one of them")
+    return path
 
 
 def out_file(*suffixes: str) -> Any:
@@ -228,7 +239,7 @@ Name = Annotated[str, checked(parse_text, "NAME")]
 World = Annotated[str, one_of("world model", tuple(WORLDS))]
 ScoreModel = Annotated[str, one_of("score model", tuple(SCORE_MODELS))]
 Device = Annotated[str, checked(parse_device, "{auto,cpu,cuda,mps}")]
-InPath = Annotated[Path, checked(parse_path, "PATH", Path())]
+InPath = Annotated[Path, checked(parse_in_path, "PATH", Path())]
 OutFolder = Annotated[Path, checked(parse_folder, "FOLDER", Path())]
 Figure = Annotated[Path, out_file(".png", ".pdf", ".svg")]
 Gaps = Annotated[tuple[int, int], checked(parse_gaps, "FEWEST MOST", (0, 0), "{0[0]} {0[1]}".format, words=2)]

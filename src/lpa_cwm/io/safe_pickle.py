@@ -25,6 +25,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.validation import file_size, reason
 
 DTYPE = re.compile(r"[biufcSU][1-9]\d{0,8}|O8?")
 LARGEST_EMPTY = 2**40
@@ -36,12 +37,13 @@ COPIES = 4
 def load(path: Path | str) -> Any:
     """Return the content of a pickle. The whole file passes through memory: the format cannot be read in parts."""
     try:
+        file_size(Path(path))
         with Path(path).open("rb") as file:
             return SafeUnpickler(file).load()
     except UnsafePickle as refusal:
         raise InputError(f"{path} {refusal}; expected numpy arrays and plain containers; do not trust it.") from refusal
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); expected a pickle; check the path.") from error
+        raise InputError(f"{path} cannot be read ({reason(error)}); expected a pickle; check the path.") from error
     except Exception as error:  # A damaged stream makes the unpickler fail in whatever way its bytes suggest.
         raise InputError(f"{path} is no complete pickle ({error or type(error).__name__}); copy it again.") from error
 
