@@ -3,8 +3,10 @@
 import ast
 import contextlib
 import csv
+import dataclasses
 import doctest
 import importlib
+import inspect
 import io
 import itertools
 import pickle
@@ -136,6 +138,59 @@ def documented_modules():
         texts = [ast.get_docstring(node) or "" for node in nodes]
         if any(">>>" in text for text in texts):
             yield ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+API = re.findall(
+    r"^::: (\S+)(?:\n    options:\n      members: \[(.*?)\])?", (ROOT / "docs/api.md").read_text(), re.MULTILINE
+)
+WITHOUT_EXAMPLE = {
+    "lpa_cwm.io.rerun.save": "needs an optional package",
+    "lpa_cwm.tracker.FrameEstimate": "made by trackers",
+    "lpa_cwm.clip_tracking.TrackedClip": "made by `track_clip`",
+    "lpa_cwm.explain.Explanation": "made by `explain`",
+    "lpa_cwm.types.Pair": "made by trackers",
+    "lpa_cwm.types.Candidates": "made by trackers",
+    "lpa_cwm.types.Judgement": "the example is of `Judgement.of`",
+    "lpa_cwm.protocols.WorldModel": "tutorial",
+    "lpa_cwm.protocols.Adjudicator": "tutorial",
+    "lpa_cwm.protocols.ScoreModel": "tutorial",
+    "lpa_cwm.protocols.Dataset": "tutorial",
+    "lpa_cwm.worlds.layered.world.LayeredMotionWorld": "loaded by `load`",
+}
+
+
+def undescribed(function):
+    """Parameters of a function that its docstring does not describe."""
+    text = inspect.getdoc(function) or ""
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    return [name for name in names if not re.search(rf"^    {name}: \S", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(("full", "members"), API, ids=[name for name, _ in API])
+def test_the_api_page_describes_every_parameter(full, members):
+    if "torchmetrics" in full:
+        pytest.importorskip("torchmetrics", reason="the extra `torchmetrics` is not installed")
+    module, _, name = full.rpartition(".")
+    thing = getattr(importlib.import_module(module), name)
+    assert ">>>" in (inspect.getdoc(thing) or "") or full in WITHOUT_EXAMPLE
+    if inspect.isfunction(thing):
+        assert undescribed(thing) == []
+        return
+    shown = [one.strip() for one in members.split(",")] if members else [one for one in vars(thing) if one[0] != "_"]
+    for one in shown:
+        value = inspect.getattr_static(thing, one, None)
+        value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        if inspect.isfunction(value):
+            assert undescribed(value) == [], one
+    if dataclasses.is_dataclass(thing):
+        body = next(
+            node for node in ast.walk(ast.parse(inspect.getsource(thing))) if isinstance(node, ast.ClassDef)
+        ).body
+        fields = [
+            (node.target.id, after) for node, after in itertools.pairwise(body) if isinstance(node, ast.AnnAssign)
+        ]
+        bare = [field for field, after in fields if not isinstance(after, ast.Expr)]
+        assert [field for field in bare if not members or field in shown] == []
 
 
 @pytest.mark.parametrize("module", [*documented_modules()])

@@ -22,9 +22,11 @@ class TrackedClip:
     """Tracks of a clip: complete, or up to the frame at which tracking stopped."""
 
     tracks: Tracks
+    """Tracks; NaN and hidden in frames that were not reached."""
     done: int
     """Frames that were tracked; each counts twice if tracking runs in both directions."""
     total: int
+    """Frames in all, counted alike."""
 
     @property
     def complete(self) -> bool:
@@ -41,9 +43,28 @@ def track_clip(
     quiet: bool = True,
     on_frame: OnFrame = lambda done, total: None,
 ) -> TrackedClip:
-    """Track points after each query and, with `backward`, before it; several positions of one track correct it.
+    """Track points of one clip by any tracker; an interrupt (Ctrl-C) keeps what is done.
 
-    An interrupt (Ctrl-C) after the first tracked frame returns what is done; an earlier one is raised.
+    An interrupt before the first tracked frame is raised.
+
+    Args:
+        tracker: Our tracker or a baseline.
+        clip: The video.
+        queries: The points; several positions of one track correct it.
+        backward: Whether to track also from each point to the first frame.
+        quiet: Whether to show no progress line.
+        on_frame: Called before each frame with the number of frames done and in all; it may raise to stop. Not called
+            by baselines, which track a clip as a whole.
+
+    Examples:
+        >>> from lpa_cwm.bundled import bundled_clip
+        >>> clip = bundled_clip("toy")
+
+        >>> from lpa_cwm import Queries, load
+        >>> point = Queries(torch.tensor([[60.0, 80.0]]), torch.tensor([22]))
+        >>> result = track_clip(load("static"), clip, point)
+        >>> result.tracks, result.complete
+        (Tracks(1 track, 24 frames, visible 100%), True)
     """
     queries = validate_queries(clip, queries)
     if isinstance(tracker, CwmTracker):

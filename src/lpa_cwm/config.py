@@ -22,6 +22,10 @@ class TrackerConfig:
     """How responses become a point. The defaults are the paper's where nothing else is said.
 
     Every world model has `defaults` of its own, which `load` uses unless a setting is given.
+
+    Examples:
+        >>> TrackerConfig(masks=4, passes=0).masks
+        4
     """
 
     masks: int = 10

@@ -9,6 +9,14 @@ class InputError(ValueError):
     """Input that cannot be used; the message says what was given, what was expected and what to do.
 
     The command line prints it without a traceback and exits with code 2.
+
+    Examples:
+        >>> import lpa_cwm
+        >>> try:
+        ...     lpa_cwm.read("absent.mp4")
+        ... except InputError as error:
+        ...     print(error)
+        There is no absent.mp4; expected a video file or a folder of pictures; check the path.
     """
 
 

@@ -30,16 +30,23 @@ class Explanation:
     """Everything at working size; points in working pixels."""
 
     source: Float[Tensor, "3 h w"]
+    """The source frame."""
     target: Float[Tensor, "3 h w"]
+    """The target frame."""
     xy: Float[Tensor, "2"]
+    """The point in the source frame."""
     frame: Int[Tensor, "m"]
     """Source frame of each candidate: the query's, and with gaps earlier frames of the track."""
     hidden: Bool[Tensor, "m p"]
+    """Hidden patches of each candidate's mask."""
     prediction: Float[Tensor, "m 3 h w"] | None
     """Factual predictions, of world models that can show them."""
     response: Float[Tensor, "m 3 h w"]
+    """Response of each candidate."""
     peak: Float[Tensor, "m 2"]
+    """Where each response is largest."""
     weights: Float[Tensor, "m"]
+    """Weight of each candidate."""
     visibility: float
     """Visibility factor of the first pass; 1 after a re-evaluation."""
     localization: Float[Tensor, "h w"]
@@ -56,7 +63,11 @@ class Explanation:
     """Strength from which the point counts as visible."""
 
     def name(self, candidate: int) -> str:
-        """Which mask a candidate is of, and from which frame it comes."""
+        """Which mask a candidate is of, and from which frame it comes.
+
+        Args:
+            candidate: Number of the candidate.
+        """
         first = int((self.frame == self.frame[candidate]).nonzero()[0, 0])
         return f"mask {candidate - first + 1} from frame {int(self.frame[candidate])}"
 
@@ -73,6 +84,23 @@ def explain(
     """Track one query to one target and keep every step; `observed` is what an earlier call made of the direct pair.
 
     With gaps, the point is tracked through all frames before the target, because its candidates start there.
+
+    Args:
+        tracker: Our tracker.
+        clip: The video.
+        query: One point.
+        target: Number of the frame in which it is looked for.
+        observed: The direct frame pair, if an earlier call made it.
+
+    Examples:
+        >>> from lpa_cwm.bundled import bundled_clip
+        >>> clip = bundled_clip("toy")
+
+        >>> from lpa_cwm import load
+        >>> point = Queries(torch.tensor([[60.0, 80.0]]), torch.tensor([0]))
+        >>> explained = explain(load("uniform", "toy", masks=4), clip, point, target=3)
+        >>> explained.weights
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     query = validate_queries(clip, query)
     start = int(query.frame[0])

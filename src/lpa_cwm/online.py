@@ -30,25 +30,44 @@ class FrameEstimate:
     """Where every track is in one frame; NaN and hidden before its query."""
 
     xy: Float[Tensor, "n 2"]
+    """Positions in the frame's pixels."""
     visible: Bool[Tensor, "n"]
+    """Whether the point can be seen."""
     strength: Float[Tensor, "n"]
+    """As in `Tracks`."""
     support: Float[Tensor, "n"]
+    """As in `Tracks`."""
     spread: Float[Tensor, "n"]
+    """As in `Tracks`."""
 
     @classmethod
     def empty(cls, tracks: int) -> "FrameEstimate":
-        """No track is anywhere."""
+        """No track is anywhere.
+
+        Args:
+            tracks: Number of tracks.
+        """
         unknown = (torch.full((tracks,), torch.nan) for _ in range(3))
         return cls(torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool), *unknown)
 
     def put(self, rows: Int[Tensor, "k"], result: PairResult, threshold: float) -> None:
-        """Enter the results of some tracks."""
+        """Enter the results of some tracks.
+
+        Args:
+            rows: Numbers of the tracks.
+            result: Their endpoints.
+            threshold: Strength from which a point counts as visible.
+        """
         for name in ("xy", "strength", "support", "spread"):
             getattr(self, name)[rows] = getattr(result, name).cpu()
         self.visible[rows] = (result.strength >= threshold).cpu()
 
     def extended(self, tracks: int) -> "FrameEstimate":
-        """The same for a larger number of tracks."""
+        """The same for a larger number of tracks.
+
+        Args:
+            tracks: Number of tracks; new ones are nowhere.
+        """
         grown = FrameEstimate.empty(tracks)
         for entry in fields(self):
             getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
@@ -61,12 +80,28 @@ class OnlineTracker:
 
     Memory does not depend on the number of frames: only the frames that gaps reach back to, and those with given
     positions, are kept. Each frame is described once and each frame pair observed once for all points.
+
+    Examples:
+        >>> from lpa_cwm.bundled import bundled_clip
+        >>> clip = bundled_clip("toy")
+
+        >>> from lpa_cwm import load
+        >>> online = load("uniform", "toy", masks=2).online("toy")
+        >>> _ = online.step(clip[0])
+        >>> track = online.add(torch.tensor([60.0, 80.0]))
+        >>> [estimate] = online.step(clip[1]).values()
+        >>> estimate.visible
+        tensor([True])
     """
 
     world: WorldModel
+    """The world model."""
     adjudicators: Mapping[str, Adjudicator]
+    """The adjudicators by name."""
     config: TrackerConfig
+    """Settings."""
     device: str = "cpu"
+    """Where to compute."""
     name: str = "stream"
     """Identity of the video; fixes the masks."""
     time: int = 0
@@ -74,15 +109,24 @@ class OnlineTracker:
     anchors: list[dict[int, Float[Tensor, "2"]]] = field(default_factory=list)
     """For each track its given positions by frame: the query, and corrections."""
     active: list[bool] = field(default_factory=list)
+    """Whether each track is still tracked."""
     frames: dict[int, PreparedFrame] = field(default_factory=dict)
+    """Frames that are still needed, by number."""
     history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
+    """Estimates that are still needed, by adjudicator and frame."""
     believed: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
     """For each adjudicator and track the last visible position, and its frame."""
     on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
     """Called with tracks, their pair and their candidates before each adjudication: what training records."""
 
     def add(self, xy: Float[Tensor, "2"], frame: int | None = None, track: int | None = None) -> int:
-        """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track."""
+        """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track.
+
+        Args:
+            xy: The position, in the frame's pixels.
+            frame: Frame of the position; by default the newest one.
+            track: Track that the position corrects; by default a new one.
+        """
         frame = self.time - 1 if frame is None else frame
         if track is None or track == len(self.anchors):
             self.anchors.append({})
@@ -94,12 +138,20 @@ class OnlineTracker:
         return track
 
     def remove(self, track: int) -> None:
-        """Stop tracking a point."""
+        """Stop tracking a point.
+
+        Args:
+            track: What `add` returned.
+        """
         self.active[track] = False
 
     @torch.inference_mode()
     def step(self, frame: UInt8[Tensor, "3 h w"]) -> dict[str, FrameEstimate]:
-        """Track all points into the next frame; estimates by adjudicator."""
+        """Track all points into the next frame; estimates by adjudicator.
+
+        Args:
+            frame: The next frame.
+        """
         self.frames[self.time] = prepare(self.world, frame, self.device)
         observed: dict[Any, ObservedPair] = {}
         direct: dict[tuple[int, ...], Candidates] = {}

@@ -37,19 +37,39 @@ class WorldModel(Protocol):
         ...
 
     def describe(self, frame: Float[Tensor, "3 h w"]) -> Any:
-        """Once per frame: what does not depend on the other frame of a pair."""
+        """Once per frame: what does not depend on the other frame of a pair.
+
+        Args:
+            frame: A frame.
+        """
         ...
 
     def observe(self, source: Any, target: Any) -> Any:
-        """Once per pair of described frames: the scene."""
+        """Once per pair of described frames: the scene.
+
+        Args:
+            source: The described source frame.
+            target: The described target frame.
+        """
         ...
 
     def imagine(self, scene: Any, hidden: Bool[Tensor, "m p"]) -> Any:
-        """Once per pair and mask: the factual predictions, shared by all queries."""
+        """Once per pair and mask: the factual predictions, shared by all queries.
+
+        Args:
+            scene: What `observe` returned.
+            hidden: For each mask, the patches of the target that are hidden.
+        """
         ...
 
     def intervene(self, scene: Any, factual: Any, xy: Float[Tensor, "n 2"]) -> Responses | Float[Tensor, "n m 3 h w"]:
-        """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1); sparse or dense."""
+        """Per query and mask: perturbed minus factual prediction, zero on visible patches (Eq. 1); sparse or dense.
+
+        Args:
+            scene: What `observe` returned.
+            factual: What `imagine` returned.
+            xy: Points of the source that are perturbed, one at a time.
+        """
         ...
 
 
@@ -88,9 +108,22 @@ class ScoreModel(Protocol):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Tracks points through a clip."""
+    """Tracks points through a clip.
 
-    def track(self, clip: Clip, queries: Queries) -> Tracks: ...
+    Examples:
+        >>> from lpa_cwm import load
+        >>> isinstance(load("static"), Tracker)
+        True
+    """
+
+    def track(self, clip: Clip, queries: Queries) -> Tracks:
+        """Tracks in the clip's own pixels, from each query on.
+
+        Args:
+            clip: The video.
+            queries: The points.
+        """
+        ...
 
 
 @runtime_checkable
@@ -123,5 +156,9 @@ class Dataset(Protocol):
     def __getitem__(self, index: int, /) -> Sample: ...
 
     def fingerprint(self, index: int) -> str:
-        """Hash of the frames of one video; runs on other frames have other manifests."""
+        """Hash of the frames of one video; runs on other frames have other manifests.
+
+        Args:
+            index: Number of the video.
+        """
         ...

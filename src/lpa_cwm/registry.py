@@ -45,9 +45,21 @@ def load(
 
     `settings` override fields of the world model's default `TrackerConfig`.
 
+    Args:
+        adjudicator: `uniform`, `apa`, `lpa`, an object that is an `Adjudicator`, or the name of a baseline.
+        world: Name of a world model, or an object that is a `WorldModel`.
+        config: All settings at once; by default those of the world model.
+        score_model: Score model of `apa`: `compact`, or `adm`.
+        weights: File of LPA weights; by default the bundled one.
+        device: Where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
+        quiet: Whether to show no progress line.
+        settings: Fields of `TrackerConfig` that replace those of the configuration.
+
     Examples:
         >>> load("uniform", "toy", masks=4).config.masks
         4
+        >>> type(load("static")).__name__
+        'StaticPoint'
     """
     if isinstance(adjudicator, str) and adjudicator not in ADJUDICATORS:
         from lpa_cwm.baselines.registry import get_baseline

@@ -19,21 +19,37 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """Signed responses (Eq. 1) of n queries under m masks; rows are unique and sorted by query, mask and patch."""
+    """Signed responses (Eq. 1) of n queries under m masks; rows are unique and sorted by query, mask and patch.
+
+    Examples:
+        >>> image = torch.zeros(1, 1, 3, 16, 16)
+        >>> image[..., 5, 9] = 0.5
+        >>> responses = Responses.from_dense(image, patch=8)
+        >>> responses.peaks(responses.magnitude())[0].tolist()
+        [[[9.5, 5.5]]]
+    """
 
     blocks: Float[Tensor, "r c s s"]
     """Values of a block; one channel stands for three equal ones (a gray perturbation)."""
     query: Int[Tensor, "r"]
+    """Query of each block."""
     mask: Int[Tensor, "r"]
+    """Mask of each block."""
     patch: Int[Tensor, "r"]
     """Raster index of the block's patch."""
     shape: tuple[int, int]
     """Numbers of queries and masks (n, m)."""
     hw: HW
+    """Height and width of the frames."""
 
     @classmethod
     def from_dense(cls, response: Float[Tensor, "n m 3 h w"], patch: int) -> "Responses":
-        """Every patch of a dense response as a block."""
+        """Every patch of a dense response as a block.
+
+        Args:
+            response: Responses at every pixel.
+            patch: Side of a block, in pixels.
+        """
         n, m, _, height, width = response.shape
         once = response[:, :, :1] if response.stride(2) == 0 else response
         blocks = rearrange(once, "n m c (i a) (j b) -> (n m i j) c a b", a=patch, b=patch)
@@ -78,6 +94,9 @@ class Responses:
         """The pixel center of the largest magnitude of each candidate (Eq. 2), and that magnitude.
 
         Among equal values the first pixel in raster order counts, so that a response of zero peaks at pixel 0.
+
+        Args:
+            magnitude: What `magnitude` returned.
         """
         total = self.shape[0] * self.shape[1]
         height = segment_max(magnitude.amax(1), self.candidate, total)
@@ -90,7 +109,11 @@ class Responses:
         return center_of_flat(place, self.hw[1]).view(*self.shape, 2), height.view(self.shape)
 
     def aggregate(self, weights: Float[Tensor, "n m"]) -> "Responses":
-        """Weighted sum over the masks (Eq. 8): responses of one mask."""
+        """Weighted sum over the masks (Eq. 8): responses of one mask.
+
+        Args:
+            weights: Weight of each candidate.
+        """
         patches = (self.hw[0] // self.side) * (self.hw[1] // self.side)
         key, place = torch.unique(self.query * patches + self.patch, return_inverse=True)
         blocks = self.blocks.new_zeros(len(key), *self.blocks.shape[1:])
@@ -98,7 +121,12 @@ class Responses:
         return Responses(blocks, key // patches, torch.zeros_like(key), key % patches, (self.shape[0], 1), self.hw)
 
     def with_queries(self, query: Int[Tensor, "n"], count: int) -> "Responses":
-        """The same responses as those of other queries, given by number among `count`."""
+        """The same responses as those of other queries, given by number among `count`.
+
+        Args:
+            query: For each query its new number.
+            count: Number of queries afterwards.
+        """
         return replace(self, query=query.to(self.query.device)[self.query], shape=(count, self.shape[1]))
 
 

@@ -53,7 +53,15 @@ class VideoMean(Metric):
         truth_visible: Bool[Tensor, "n t"],
         query_frame: Int[Tensor, "n"],
     ) -> None:
-        """Add one video."""
+        """Add one video.
+
+        Args:
+            xy: Predicted positions, in pixels of the 256 x 256 raster.
+            visible: Predicted visibility.
+            truth_xy: True positions.
+            truth_visible: True visibility.
+            query_frame: Frame of each query.
+        """
         arrays = (value.detach().cpu().numpy() for value in (xy, visible, truth_xy, truth_visible, query_frame))
         values = self.measured(*arrays, **self.options).values
         found = torch.tensor([values.get(name, np.nan) for name in NAMES], dtype=torch.float64, device=self.device)
@@ -67,14 +75,36 @@ class VideoMean(Metric):
 
 
 class CMC(VideoMean):
-    """Completeness-aware motion correspondence; options are those of `lpa_cwm.metrics.cmc`."""
+    """Completeness-aware motion correspondence; options are those of `lpa_cwm.metrics.cmc`.
+
+    Args:
+        options: Options of `lpa_cwm.metrics.cmc`.
+
+    Examples:
+        >>> truth, seen = torch.arange(12.0).reshape(1, 6, 2), torch.ones(1, 6, dtype=torch.bool)
+        >>> metric = CMC()
+        >>> metric.update(truth, seen, truth, seen, torch.tensor([0]))
+        >>> float(metric.compute()["dca_avg"])
+        1.0
+    """
 
     def __init__(self, **options: float) -> None:
         super().__init__(cmc, **options)
 
 
 class TapVid(VideoMean):
-    """TAP-Vid's measures; options are those of `lpa_cwm.metrics.tapvid`."""
+    """TAP-Vid's measures; options are those of `lpa_cwm.metrics.tapvid`.
+
+    Args:
+        options: Options of `lpa_cwm.metrics.tapvid`.
+
+    Examples:
+        >>> truth, seen = torch.arange(12.0).reshape(1, 6, 2), torch.ones(1, 6, dtype=torch.bool)
+        >>> metric = TapVid()
+        >>> metric.update(truth, seen, truth, seen, torch.tensor([0]))
+        >>> float(metric.compute()["aj"])
+        1.0
+    """
 
     def __init__(self, **options: str) -> None:
         super().__init__(tapvid, **options)

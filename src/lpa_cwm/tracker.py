@@ -21,16 +21,37 @@ from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 @dataclass
 class CwmTracker:
-    """Tracks points with one adjudicator."""
+    """Tracks points with one adjudicator.
+
+    Examples:
+        >>> from lpa_cwm.bundled import bundled_clip
+        >>> clip = bundled_clip("toy")
+
+        >>> from lpa_cwm import Queries, load
+        >>> tracker = load("uniform", "toy", masks=2)
+        >>> tracker.track(clip, Queries(torch.tensor([[60.0, 80.0]]), torch.tensor([22])))
+        Tracks(1 track, 24 frames, visible 100%)
+    """
 
     world: WorldModel
+    """The world model."""
     adjudicator: Adjudicator
+    """Weights the candidates."""
     config: TrackerConfig
+    """Settings."""
     device: str = "cpu"
+    """Where to compute."""
     quiet: bool = True
+    """Whether to show no progress line."""
 
     def track(self, clip: Clip, queries: Queries | Grid, backward: bool = False) -> Tracks:
-        """Tracks in the clip's own pixels, after each query and, if asked for, before it."""
+        """Tracks in the clip's own pixels, after each query and, if asked for, before it.
+
+        Args:
+            clip: The video.
+            queries: The points; several positions of one track correct it.
+            backward: Whether to track also from each point to the first frame.
+        """
         adjudicators = {ONLY: self.adjudicator}
         settings = {"config": self.config, "device": self.device, "quiet": self.quiet, "backward": backward}
         return track_many(self.world, adjudicators, clip, queries, **settings)[ONLY]
@@ -38,23 +59,44 @@ class CwmTracker:
     def stream(
         self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
     ) -> Iterator[FrameEstimate]:
-        """Estimates frame by frame while the frames come in, with memory that does not grow."""
+        """Estimates frame by frame while the frames come in, with memory that does not grow.
+
+        Args:
+            frames: Frames as they arrive.
+            queries: The points; their frame numbers count from the first frame of the stream.
+            name: Identity of the video; it fixes the masks.
+        """
         online = self.online(name)
         give(online, queries)
         for frame in frames:
             yield online.step(frame)[ONLY]
 
     def online(self, name: str) -> OnlineTracker:
-        """Tracks points of the video of this name while its frames come in."""
+        """Tracks points of the video of this name while its frames come in.
+
+        Args:
+            name: Identity of the video; it fixes the masks.
+        """
         return OnlineTracker(self.world, {ONLY: self.adjudicator}, self.config, self.device, name)
 
     def observe(self, clip: Clip, source: int, target: int) -> ObservedPair:
-        """One frame pair of a clip, ready for `track_pair`."""
+        """One frame pair of a clip, ready for `track_pair`.
+
+        Args:
+            clip: The video.
+            source: Number of the frame that has the points.
+            target: Number of the frame in which they are looked for.
+        """
         identity = "clip", clip.name, source, target
         return observe_pair(self.world, clip[source], clip[target], identity, self.config, self.device)
 
     def track_pair(self, observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> PairResult:
-        """The endpoints of points of the source in the target, by the direct path alone."""
+        """The endpoints of points of the source in the target, by the direct path alone.
+
+        Args:
+            observed: What `observe` returned.
+            xy: Points of the source frame, in the clip's pixels.
+        """
         return track_pair(observed, {ONLY: self.adjudicator}, xy)[ONLY]
 
 
@@ -70,9 +112,28 @@ def track_many(
     backward: bool = False,
     on_frame: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Tracks]:
-    """Tracks by several adjudicators; what does not depend on them is computed once.
+    """Track with several adjudicators; what does not depend on them is computed once.
 
-    `on_frame` is called before each frame with the number done and the number in all; it may raise to stop.
+    Args:
+        world: The world model.
+        adjudicators: The adjudicators by name.
+        clip: The video.
+        queries: The points.
+        config: Settings; by default those of the world model.
+        device: Where to compute.
+        quiet: Whether to show no progress line.
+        backward: Whether to track also from each point to the first frame.
+        on_frame: Called before each frame with the number of frames done and in all; it may raise to stop.
+
+    Examples:
+        >>> from lpa_cwm.bundled import bundled_clip
+        >>> clip = bundled_clip("toy")
+
+        >>> from lpa_cwm import Queries
+        >>> from lpa_cwm.registry import load_adjudicator, load_world
+        >>> point = Queries(torch.tensor([[60.0, 80.0]]), torch.tensor([22]))
+        >>> track_many(load_world("toy"), {"uniform": load_adjudicator("uniform")}, clip, point)
+        {'uniform': Tracks(1 track, 24 frames, visible 100%)}
     """
     queries = validate_queries(clip, queries)
     total = len(clip) * (2 if backward else 1)

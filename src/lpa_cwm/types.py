@@ -33,11 +33,20 @@ class Frames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Frames of one video; the name is part of the identity that fixes all randomness."""
+    """Frames of one video; the name is part of the identity that fixes all randomness.
+
+    Examples:
+        >>> clip = Clip(torch.zeros(5, 3, 32, 48, dtype=torch.uint8), "black", fps=12.0)
+        >>> len(clip), clip.hw
+        (5, (32, 48))
+    """
 
     frames: Frames
+    """Frames by number, uint8 [3 h w]; a tensor [t 3 h w], or frames that are decoded on demand."""
     name: str
+    """Identity of the video; it fixes the masks."""
     fps: float = 24.0
+    """Frames per second."""
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -67,10 +76,18 @@ class ReversedFrames:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Points to track, each given in a frame of its own, in the clip's pixels."""
+    """Points to track, each given in a frame of its own, in the clip's pixels.
+
+    Examples:
+        >>> points = Queries(torch.tensor([[120.0, 80.0], [200.0, 140.0]]), frame=torch.tensor([0, 12]))
+        >>> len(points)
+        2
+    """
 
     xy: Float[Tensor, "n 2"]
+    """Positions in pixels; (0, 0) is the corner of the image."""
     frame: Int[Tensor, "n"]
+    """Frame number of each position."""
     track: Int[Tensor, "n"] | None = None
     """Track numbers from 0 on; further positions of a track correct it. By default every point is a track."""
 
@@ -85,13 +102,24 @@ class Queries:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Queries on a regular grid in the middle of equal cells of one frame, whatever the clip's size."""
+    """Queries on a regular grid in the middle of equal cells of one frame, whatever the clip's size.
+
+    Examples:
+        >>> Grid(2).on((100, 200)).xy.tolist()
+        [[50.0, 25.0], [150.0, 25.0], [50.0, 75.0], [150.0, 75.0]]
+    """
 
     side: int
+    """Points a side."""
     frame: int = 0
+    """Frame of the points."""
 
     def on(self, hw: HW) -> Queries:
-        """The grid's points in a clip of this size."""
+        """The grid's points in a clip of this size.
+
+        Args:
+            hw: Height and width of the clip's frames, in pixels.
+        """
         if self.side < 1:
             raise InputError(f"A grid of {self.side} points a side was asked for; give at least 1.")
         cells = (self.side, self.side)
@@ -101,10 +129,20 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """Where each point is in each frame and whether it can be seen; NaN and hidden before its query."""
+    """Where each point is in each frame and whether it can be seen; NaN and hidden before its query.
+
+    Examples:
+        >>> tracks = Tracks(torch.rand(3, 5, 2), torch.ones(3, 5, dtype=torch.bool))
+        >>> tracks
+        Tracks(3 tracks, 5 frames, visible 100%)
+        >>> len(tracks), tracks[0]
+        (3, Tracks(1 track, 5 frames, visible 100%))
+    """
 
     xy: Float[Tensor, "n t 2"]
+    """Positions in the clip's pixels; a hidden point has its best guess."""
     visible: Bool[Tensor, "n t"]
+    """Whether the point can be seen."""
     strength: Float[Tensor, "n t"] | None = None
     """Response strength of the final pass: the visibility rule compares it with a threshold."""
     support: Float[Tensor, "n t"] | None = None
@@ -114,7 +152,12 @@ class Tracks:
 
     @classmethod
     def at_queries(cls, clip: Clip, queries: Queries) -> "Tracks":
-        """Tracks to be filled: each query visible in its own frame; NaN and hidden elsewhere."""
+        """Tracks to be filled: each query visible in its own frame; NaN and hidden elsewhere.
+
+        Args:
+            clip: The clip, for its number of frames.
+            queries: The points, one track each.
+        """
         rows = torch.arange(len(queries), device=queries.xy.device)
         xy = queries.xy.new_full((len(queries), len(clip), 2), torch.nan)
         xy[rows, queries.frame] = queries.xy
@@ -143,19 +186,31 @@ class Tracks:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tracks":
-        """Read tracks that `save` wrote as `.npz`, `.csv` or `.json`."""
+        """Read tracks that `save` wrote as `.npz`, `.csv` or `.json`.
+
+        Args:
+            path: The file; its suffix names the format.
+        """
         from lpa_cwm.io.tracks import load
 
         return load(Path(path))
 
     def save(self, path: Path | str) -> None:
-        """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays), `.h5` (DeepLabCut) or `.xml` (CVAT)."""
+        """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays), `.h5` (DeepLabCut) or `.xml` (CVAT).
+
+        Args:
+            path: The file; its suffix names the format.
+        """
         from lpa_cwm.io.tracks import save
 
         save(self, Path(path))
 
     def play(self, clip: Clip) -> Any:
-        """A player for notebooks with the clip's frames below the tracks."""
+        """A player for notebooks with the clip's frames below the tracks.
+
+        Args:
+            clip: The clip that was tracked.
+        """
         from lpa_cwm.io.player import TrackPlayer
 
         return TrackPlayer(self, clip)
@@ -167,7 +222,11 @@ class Tracks:
         return to_pandas(self)
 
     def to_supervision(self, frame: int) -> Any:
-        """The points of one frame as supervision's `KeyPoints`; needs supervision."""
+        """The points of one frame as supervision's `KeyPoints`; needs supervision.
+
+        Args:
+            frame: Number of the frame.
+        """
         from lpa_cwm.io.tracks import to_supervision
 
         return to_supervision(self, frame)
@@ -177,7 +236,12 @@ class Tracks:
         return Tracks(**{name: value.flip(1) for name, value in self.known().items()})
 
     def where(self, mask: Bool[Tensor, "n t"], other: "Tracks") -> "Tracks":
-        """These tracks where the mask is true, the others elsewhere; fields that both know."""
+        """These tracks where the mask is true, the others elsewhere; fields that both know.
+
+        Args:
+            mask: Where these tracks are taken.
+            other: Tracks of the same shape.
+        """
         mask, theirs = mask.to(self.visible.device), other.known()
         return Tracks(
             **{
@@ -192,11 +256,17 @@ class Tracks:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
-    def overlay(self, clip: Clip, tail: int = 12) -> Iterator[UInt8[Tensor, "3 h w"]]:
-        """The clip's frames with the tracks drawn on them."""
+    def overlay(self, clip: Clip, tail: int = 12, **style: Any) -> Iterator[UInt8[Tensor, "3 h w"]]:
+        """The clip's frames with the tracks drawn on them.
+
+        Args:
+            clip: The clip that was tracked.
+            tail: Frames that a tail reaches back.
+            style: Other fields of `OverlayStyle`: `dot_size`, `numbers`, `color_by`, `side_by_side`, `scale`.
+        """
         from lpa_cwm.io.overlay import OverlayStyle, overlay
 
-        return overlay(self, clip, OverlayStyle(tail=tail))
+        return overlay(self, clip, OverlayStyle(tail=tail, **style))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +283,11 @@ class Pair:
     """Source and target frame at working size, RGB in [0, 1], and the points queried in the source."""
 
     source: Float[Tensor, "3 h w"]
+    """The source frame, RGB in [0, 1]."""
     target: Float[Tensor, "3 h w"]
+    """The target frame."""
     xy: Float[Tensor, "n 2"]
+    """Points of the source frame, in its pixels."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """Shared by all pairs of one source frame: what an adjudicator computes once per source, by a key of its own."""
 
@@ -224,6 +297,7 @@ class Candidates:
     """For each query one signed response per mask (Eq. 1), and where it is strongest (Eq. 2)."""
 
     response: Responses
+    """Responses of all queries and masks."""
     magnitude: Float[Tensor, "r q"]
     """L1 norm over the channels, for the pixels of the response's blocks."""
     peak: Float[Tensor, "n m 2"]
@@ -241,6 +315,10 @@ class Candidates:
         """The same with what is known of their source: frames to the target, and belief in the point's place there.
 
         Without a belief the position was given.
+
+        Args:
+            gap: Frames between the source and the target.
+            belief: How far each point's place in the source is believed; None if it was given.
         """
         given = torch.ones_like(self.strength) if belief is None else torch.zeros_like(self.strength)
         trust = given if belief is None else belief[:, None].expand_as(given)
@@ -248,13 +326,21 @@ class Candidates:
 
     @classmethod
     def of(cls, response: Responses) -> "Candidates":
-        """Candidates from the responses alone."""
+        """Candidates from the responses alone.
+
+        Args:
+            response: Responses of all queries and masks.
+        """
         magnitude = response.magnitude()
         return cls(response, magnitude, *response.peaks(magnitude))
 
     @classmethod
     def join(cls, parts: "list[Candidates]") -> "Candidates":
-        """One set per query from several sets of the same queries."""
+        """One set per query from several sets of the same queries.
+
+        Args:
+            parts: Candidates of the same queries from several sources.
+        """
         if len(parts) == 1:
             return parts[0]
         response, order = join_masks([part.response for part in parts])
@@ -279,7 +365,15 @@ class Judgement:
 
     @classmethod
     def of(cls, weights: Float[Tensor, "n m"]) -> "Judgement":
-        """Normalize weights to sum to one per query, uniform where all are zero; the visibility factor is 1."""
+        """Normalize weights to sum to one per query, uniform where all are zero; the visibility factor is 1.
+
+        Args:
+            weights: Weight of each candidate; those of a query sum to one.
+
+        Examples:
+            >>> Judgement.of(torch.full((1, 4), 0.25)).visibility
+            tensor([1.])
+        """
         total = weights.sum(1, keepdim=True)
         normalized = torch.where(total > 0, weights / total, 1 / weights.shape[1])
         return cls(normalized, torch.ones_like(normalized[:, 0]))

@@ -39,6 +39,18 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
 
     The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible. Nor has it
     `path`: 1,536 parameters that add to a token what its candidate knows of its path through time.
+
+    Args:
+        interaction: Whether candidates attend to each other.
+        visual: Whether the network sees crops of the frames, beside responses and statistics.
+        visibility_head: Whether it predicts a visibility factor.
+        dropout: Share of activations dropped in training.
+        path: Whether it reads how candidates were reached through time.
+
+    Examples:
+        >>> from lpa_cwm.registry import load_adjudicator
+        >>> type(load_adjudicator("lpa")).__name__
+        'LPA'
     """
 
     def __init__(
@@ -113,7 +125,12 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         )
 
     def forward(self, pair: Pair, candidates: Candidates) -> Judgement:
-        """Judge the candidates of a frame pair."""
+        """Judge the candidates of a frame pair.
+
+        Args:
+            pair: The frames and points.
+            candidates: Their responses.
+        """
         return self.predict(extract(pair, candidates))
 
 

@@ -45,7 +45,30 @@ def compare(
     shard: Shard | None = None,
     command: str = "",
 ) -> CompareResult:
-    """Track a data set with several methods, score them and write a report; the data are read and hashed once."""
+    """Track a data set with several methods, score them and write a report; the data are read and hashed once.
+
+    Args:
+        dataset: A file or folder of TAP-Vid format, or an object that is a `Dataset`.
+        out: Folder of the runs and of the report.
+        methods: Names of adjudicators and baselines, or `Method`s with settings.
+        selection: Part of the data set; everything by default.
+        executor: How the work is done: here, or on a Ray cluster.
+        shard: Part of the videos, for several machines.
+        command: Command that the report names as its origin.
+
+    Examples:
+        >>> import pickle, tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> folder = tempfile.mkdtemp()
+        >>> points, occluded = np.full((2, 4, 2), 0.5, np.float32), np.zeros((2, 4), bool)
+        >>> video = {"video": np.zeros((4, 32, 32, 3), np.uint8), "points": points, "occluded": occluded}
+        >>> _ = Path(f"{folder}/data.pkl").write_bytes(pickle.dumps({"still": video}))
+
+        >>> result = compare(f"{folder}/data.pkl", f"{folder}/all", ["static"])
+        >>> result.report.name
+        'index.html'
+    """
     rows = [Method(one) if isinstance(one, str) else one for one in methods]
     names = [one.row for one in rows]
     if len(set(names)) < len(names) or not names:

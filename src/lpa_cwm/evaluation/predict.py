@@ -153,7 +153,28 @@ def predict(
     executor: Executor = run_local,
     shard: Shard | None = None,
 ) -> PredictCounts:
-    """Track the videos of a data set with one method and write one prediction file per video."""
+    """Track the videos of a data set with one method and write one prediction file per video.
+
+    Args:
+        dataset: A file or folder of TAP-Vid format, or an object that is a `Dataset`.
+        out: Folder of the prediction files; videos that it has already are not tracked again.
+        method: Name of an adjudicator or a baseline, or a `Method` with settings.
+        selection: Part of the data set; everything by default.
+        executor: How the work is done: here, or on a Ray cluster.
+        shard: Part of the videos, for several machines.
+
+    Examples:
+        >>> import pickle, tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> folder = tempfile.mkdtemp()
+        >>> points, occluded = np.full((2, 4, 2), 0.5, np.float32), np.zeros((2, 4), bool)
+        >>> video = {"video": np.zeros((4, 32, 32, 3), np.uint8), "points": points, "occluded": occluded}
+        >>> _ = Path(f"{folder}/data.pkl").write_bytes(pickle.dumps({"still": video}))
+
+        >>> predict(f"{folder}/data.pkl", f"{folder}/run", "static").made
+        1
+    """
     data = open_dataset(dataset, selection)
     chosen = Method(method) if isinstance(method, str) else method
     return predict_methods(data, manifest_of(data), {Path(out): chosen}, executor, shard)

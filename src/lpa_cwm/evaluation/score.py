@@ -185,8 +185,30 @@ def score(
 ) -> list[Scores]:
     """Score a folder of predictions and the trivial predictors, and write `scores.json` beside the predictions.
 
-    The data set is needed only if the folder has no `run.json` or the data have moved. With `partial`, videos without
-    predictions count as failures. Sentences about what looks wrong are in `notes["notices"]` of the first result.
+    Sentences about what looks wrong are in `notes["notices"]` of the first result.
+
+    Args:
+        folder: Folder of the prediction files.
+        dataset: The data; needed only if the folder has no `run.json` or the data have moved.
+        selection: Part of the data set that the predictions are for, if there is no `run.json`.
+        protocol: Thresholds of motion and coverage; by default the paper's.
+        partial: Whether videos without predictions count as failures; otherwise they are refused.
+        label: Name in tables; by default the method's or the folder's.
+
+    Examples:
+        >>> import pickle, tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> folder = tempfile.mkdtemp()
+        >>> points, occluded = np.full((2, 4, 2), 0.5, np.float32), np.zeros((2, 4), bool)
+        >>> video = {"video": np.zeros((4, 32, 32, 3), np.uint8), "points": points, "occluded": occluded}
+        >>> _ = Path(f"{folder}/data.pkl").write_bytes(pickle.dumps({"still": video}))
+
+        >>> from lpa_cwm.evaluation.predict import predict
+        >>> _ = predict(f"{folder}/data.pkl", f"{folder}/run", "static")
+        >>> ours, static, truth = score(f"{folder}/run")
+        >>> ours.videos["still"]["aj"]
+        1.0
     """
     scores = score_run(open_run(Path(folder), dataset, selection, label), protocol, partial)
     write_scores(Path(folder), scores)

@@ -18,7 +18,13 @@ HIDDEN_ALPHA = 70
 
 
 def save(path: Path | str, clip: Clip, tracks: Tracks) -> None:
-    """Write an .rrd file; open it with `rerun FILE`."""
+    """Write an .rrd file; open it with `rerun FILE`.
+
+    Args:
+        path: The file to write.
+        clip: The clip that was tracked.
+        tracks: Its tracks.
+    """
     rr = require("rerun", extra="rerun")
     with atomic_write(path) as aside:
         recording = rr.RecordingStream("lpa-cwm", recording_id=clip.name)

@@ -43,7 +43,17 @@ REFERRING = frozenset(
 
 
 def read(path: Path | str) -> Clip:
-    """A video file, or a folder of pictures in the natural order of their names, as a clip decoded on demand."""
+    """A video file, or a folder of pictures in the natural order of their names, as a clip decoded on demand.
+
+    Args:
+        path: The file or folder.
+
+    Examples:
+        >>> from lpa_cwm.bundled import DEMO_CLIP
+        >>> clip = read(DEMO_CLIP)
+        >>> clip.name, len(clip), clip.hw, clip.fps
+        ('bodies', 16, (256, 256), 12.0)
+    """
     path = Path(path)
     if not path.exists():
         raise InputError(f"There is no {path}; expected a video file or a folder of pictures; check the path.")
@@ -55,7 +65,20 @@ def read(path: Path | str) -> Clip:
 
 
 def write(path: Path | str, frames: Iterable[Tensor], fps: float) -> None:
-    """Write uint8 frames [3 h w] as H.264; an odd size grows by a repeated row or column."""
+    """Write uint8 frames [3 h w] as H.264; an odd size grows by a repeated row or column.
+
+    Args:
+        path: The file; its suffix names the container: `.mp4`, `.mkv`, `.mov`.
+        frames: Frames [3 h w], for example from `Tracks.overlay`.
+        fps: Frames per second.
+
+    Examples:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/gray.mp4"
+        >>> write(path, torch.full((5, 3, 32, 48), 128, dtype=torch.uint8), fps=12.0)
+        >>> len(read(path)), read(path).hw
+        (5, (32, 48))
+    """
     frames = iter(frames)
     first = next(frames, None)
     if first is None:

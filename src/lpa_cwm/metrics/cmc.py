@@ -39,7 +39,26 @@ def cmc(
     motion: float = MOTION,
     coverage: float = COVERAGE,
 ) -> Measures:
-    """CMC of one video, in pixels of the 256 x 256 raster; a missing (not finite) prediction is not visible."""
+    """CMC of one video, in pixels of the 256 x 256 raster; a missing (not finite) prediction is not visible.
+
+    Args:
+        xy: Predicted positions; not finite where there is none.
+        visible: Predicted visibility.
+        truth_xy: True positions.
+        truth_visible: True visibility.
+        query_frame: Frame of each query; only later frames count.
+
+        motion: Path in pixels from which a track is dynamic.
+        coverage: Share of its visible frames from which a track is complete.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> cmc(truth + 0.5, seen, truth, seen, [0])["dca_avg"]
+        1.0
+    """
     return cmc_of(align(xy, visible, truth_xy, truth_visible, query_frame), motion, coverage)
 
 

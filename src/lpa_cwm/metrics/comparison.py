@@ -256,7 +256,18 @@ Columns = dict[str, Shaped[np.ndarray, "... _"]]
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures by name, as fractions or pixels; undefined ones are NaN. Prints as a table."""
+    """Measures by name, as fractions or pixels; undefined ones are NaN. Prints as a table.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> from lpa_cwm.metrics import cmc
+        >>> measures = cmc(truth, seen, truth, seen, [0])
+        >>> measures["coverage"], measures.tracks["dynamic"].tolist()
+        (1.0, [True])
+    """
 
     values: dict[str, float]
     """Of the video."""
@@ -276,7 +287,11 @@ class Measures:
         return "\n".join(f"{row.name:{wide}} {row.show(self[row.name]):>8} {row.unit}" for row in rows)
 
     def merged(self, other: "Measures") -> "Measures":
-        """Measures of both kinds of the same video."""
+        """Measures of both kinds of the same video.
+
+        Args:
+            other: Measures of another kind.
+        """
         return Measures(self.values | other.values, self.tracks | other.tracks, self.counts | other.counts)
 
     def to_dict(self) -> dict[str, Any]:

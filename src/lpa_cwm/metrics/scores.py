@@ -75,7 +75,23 @@ class Protocol:
 def measure(
     prediction: Prediction, truth: Truth, protocol: Protocol | None = None, thresholds: Iterable[float] = ()
 ) -> Measures:
-    """Every measure of one video; with a score, also CMC at each visibility threshold."""
+    """Every measure of one video; with a score, also CMC at each visibility threshold.
+
+    Args:
+        prediction: What a tracker says.
+        truth: The annotation.
+        protocol: Query mode and thresholds; by default the paper's.
+        thresholds: Visibility thresholds at which CMC is computed too.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> annotated = Truth(truth, seen, np.array([0]))
+        >>> measure(Prediction(truth, seen), annotated)["dca_avg"]
+        1.0
+    """
     protocol = protocol or Protocol()
     comparison = align(prediction.xy, prediction.visible, truth.xy, truth.visible, truth.query_frame)
     own = cmc_of(comparison, protocol.motion, protocol.coverage).merged(tapvid_of(comparison, protocol.mode))
@@ -101,12 +117,27 @@ def sweep_thresholds(scores: Iterable[ArrayLike], levels: int = 21) -> list[floa
 
 @dataclass(frozen=True)
 class Scores:
-    """Measures of one method on one data set."""
+    """Measures of one method on one data set.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> annotated = Truth(truth, seen, np.array([0]))
+        >>> scores = Scores("mine", "perfect", {"a video": measure(ground_truth(annotated), annotated)})
+        >>> scores.column("dca_avg")
+        array([1.])
+    """
 
     dataset: str
+    """Name of the data set."""
     method: str
+    """Name of the method."""
     videos: dict[str, Measures]
+    """Measures by video."""
     protocol: Protocol = field(default_factory=Protocol)
+    """Query mode and thresholds."""
     manifest: str = ""
     """Identity of the videos, tracks and frames that were scored; only scores of the same one are compared."""
     thresholds: list[float] = field(default_factory=list)
@@ -117,7 +148,11 @@ class Scores:
     """A trivial predictor, not a method."""
 
     def column(self, name: str) -> Float[np.ndarray, "v"]:
-        """One measure of all videos, NaN where it is undefined."""
+        """One measure of all videos, NaN where it is undefined.
+
+        Args:
+            name: Name of the measure; `lpa_cwm.metrics.METRICS` declares all.
+        """
         return np.array([video.values.get(name, np.nan) for video in self.videos.values()], dtype=np.float64)
 
     @property
@@ -126,11 +161,20 @@ class Scores:
         return self.dataset, self.manifest, self.protocol, frozenset(self.videos)
 
     def in_order_of(self, other: "Scores") -> "Scores":
-        """The same videos in another's order."""
+        """The same videos in another's order.
+
+        Args:
+            other: Scores of the same videos.
+        """
         return replace(self, videos={name: self.videos[name] for name in other.videos})
 
     def at(self, motion: float, coverage: float) -> "Scores":
-        """CMC with other thresholds, from the counts."""
+        """CMC with other thresholds, from the counts.
+
+        Args:
+            motion: Path in pixels from which a track is dynamic.
+            coverage: Share of its visible frames from which a track is complete.
+        """
         protocol = replace(self.protocol, motion=motion, coverage=coverage)
         videos = {name: cmc_from_counts(video.counts, motion, coverage) for name, video in self.videos.items()}
         return replace(self, videos=videos, protocol=protocol)
@@ -145,7 +189,11 @@ class Scores:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Scores":
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`.
+
+        Args:
+            plain: What `to_dict` returned.
+        """
         empty = structure({**plain, "videos": {}}, cls)
         given = structure(plain["videos"], dict[str, dict[str, dict[str, Any]]], "videos")
         return replace(empty, videos={name: _measures(video, empty) for name, video in given.items()})
@@ -228,7 +276,22 @@ class Difference:
 
 
 def summarize(scores: Scores, names: list[str] | None = None) -> dict[str, Estimate]:
-    """Every measure of a method, averaged over videos."""
+    """Every measure of a method, averaged over videos.
+
+    Args:
+        scores: Scores of one method.
+        names: Names of the measures; by default all that some video has.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> annotated = Truth(truth, seen, np.array([0]))
+        >>> scores = Scores("mine", "perfect", {"a video": measure(ground_truth(annotated), annotated)})
+        >>> summarize(scores, ["dca_avg"])["dca_avg"].value
+        1.0
+    """
     names = names or measured(scores)
     table = np.stack([scores.column(name) for name in names], axis=1)
     return dict(zip(names, estimates(table), strict=True))
@@ -241,7 +304,26 @@ def measured(scores: Scores) -> list[str]:
 
 
 def difference(first: Scores, second: Scores, names: list[str] | None = None) -> dict[str, Difference]:
-    """`first` minus `second`, paired by video."""
+    """`first` minus `second`, paired by video.
+
+    Args:
+        first: Scores of one method.
+        second: Scores of another method on the same data.
+        names: Names of the measures; by default all that both have.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> annotated = Truth(truth, seen, np.array([0]))
+        >>> moving, still = (
+        ...     Scores("mine", name, {"a video": measure(rule(annotated), annotated)})
+        ...     for name, rule in (("perfect", ground_truth), ("still", static_point))
+        ... )
+        >>> difference(moving, still, ["coverage"])["coverage"].estimate.value
+        0.0
+    """
     if first.task != second.task:
         raise InputError(
             f"{first.method} and {second.method} were scored on different videos, tracks, frames or protocols; "

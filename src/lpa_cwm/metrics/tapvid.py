@@ -33,7 +33,25 @@ def tapvid(
     *,
     mode: Mode = "first",
 ) -> Measures:
-    """TAP-Vid's measures of one video, in pixels of the 256 x 256 raster; a missing position is never near enough."""
+    """TAP-Vid's measures of one video, in pixels of the 256 x 256 raster; a missing position is never near enough.
+
+    Args:
+        xy: Predicted positions; not finite where there is none.
+        visible: Predicted visibility.
+        truth_xy: True positions.
+        truth_visible: True visibility.
+        query_frame: Frame of each query.
+
+        mode: `first` counts the frames after each query, `strided` all others too.
+
+    Examples:
+        >>> import numpy as np
+        >>> truth = np.cumsum(np.full((1, 6, 2), 2.0), axis=1)
+        >>> seen = np.ones((1, 6), bool)
+
+        >>> tapvid(truth + 3, seen, truth, seen, [0])["delta_8"]
+        1.0
+    """
     return tapvid_of(align(xy, visible, truth_xy, truth_visible, query_frame), mode)
 
 

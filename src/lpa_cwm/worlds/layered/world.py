@@ -159,7 +159,11 @@ class LayeredMotionWorld:
 
     @classmethod
     def load(cls, weights: Path | None = None) -> "LayeredMotionWorld":
-        """The world model of a weight file; of the bundled one if none is given."""
+        """The world model of a weight file; of the bundled one if none is given.
+
+        Args:
+            weights: The weight file; by default the bundled one.
+        """
         return cls(load_network(LayeredMotionNetwork(), weights, FILE, "compact"))
 
     def describe(self, frame: Float[Tensor, "3 h w"]) -> LayeredMotionFrame:
