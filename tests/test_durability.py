@@ -1,14 +1,18 @@
 """Nothing is lost or half-written: loss of power, a full disk, files cut short, and several processes on one folder."""
 
+import contextlib
 import errno
+import json
 import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lpa_cwm import files
 from lpa_cwm.cli.main import main
@@ -18,6 +22,7 @@ from lpa_cwm.io import video
 from lpa_cwm.io.export import write_gif, write_webm
 from lpa_cwm.io.predictions import is_complete, write_prediction
 from lpa_cwm.metrics import Prediction
+from lpa_cwm.reproduction.parts import PARTS, finished
 from lpa_cwm.training.feature_cache import is_complete as is_cached
 from lpa_cwm.training.loop import save_checkpoint
 from tapvid_files import entries, save
@@ -89,15 +94,47 @@ def test_a_full_disk_is_said_and_leaves_nothing(tiny_disk, name):
     assert not [path for path in tiny_disk.rglob("*") if path.is_file()]
 
 
-def test_a_full_disk_is_one_sentence_of_the_program(tiny_disk, tmp_path, capsys):
-    path = save(tmp_path / "data.pkl", entries(1, t=4))
-    (tiny_disk / "filled").write_bytes(bytes(60 * 1024))
+QUICK = "--world toy --masks 2"
+ON_FULL_DISK = {
+    "eval predict": "eval predict {data} --tracker static --out {disk}/run",
+    "eval compare": "eval compare {data} --methods static --out {disk}/run",
+    "eval score": "eval score {disk}/scored --dataset {data}",
+    "eval sweep": f"eval sweep {{data}} --videos 1 --queries 1 --adjudicator uniform {QUICK} --out {{disk}}/sweep",
+    "data cache": f"data cache {{data}} {QUICK} --out {{disk}}/cache",
+    "data simulate": "data simulate --clips 1 --per-file 1 --size 32 --out {disk}/clips",
+    "train score": "train score --photos {photos} --steps 1 --batch 1 --crop 16 --save-every 1 --out {disk}/score",
+    "track": f"track {QUICK} --adjudicator uniform --points 9,9@22 --save {{disk}}/t.csv",
+    "track, video": f"track {QUICK} --adjudicator uniform --points 9,9@22 --out {{disk}}/t.mp4",
+    "explain": f"explain {QUICK} --adjudicator uniform --out {{disk}}/e.png",
+    "paper": f"paper --data {{data}} {QUICK} --methods static --only table-1 --out {{disk}}/paper",
+}
+
+
+@pytest.mark.parametrize("name", ON_FULL_DISK)
+def test_a_full_disk_is_one_sentence_of_the_program(tiny_disk, tmp_path, capsys, name):
+    """Whatever a command writes first; nothing stays of it."""
+    data, photos = save(tmp_path / "data.pkl", entries(1, t=4)), tmp_path / "photos"
+    photos.mkdir()
+    for number in range(12):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number:02}.png")
+    main(["eval", "predict", str(data), "--tracker", "static", "--out", str(tiny_disk / "scored")])
+    fill(tiny_disk)
+    before = sorted(path for path in tiny_disk.rglob("*") if path.is_file())
+    capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        main(["data", "cache", str(path), "--out", str(tiny_disk / "cache"), "--world", "toy", "--masks", "2"])
+        main(ON_FULL_DISK[name].format(data=data, disk=tiny_disk, photos=photos).split())
     assert stop.value.code == 1
-    said = capsys.readouterr().err
-    assert "No space left on device" in said
-    assert "Traceback" not in said
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("lpa-cwm: the system says: [Errno 28] No space left on device")
+    assert sorted(path for path in tiny_disk.rglob("*") if path.is_file()) == before
+
+
+def fill(folder):
+    """Write to a disk until nothing more fits."""
+    with contextlib.suppress(OSError), (folder / "filled").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
 
 
 def test_files_cut_short_are_not_complete(tmp_path):
@@ -120,6 +157,47 @@ def test_predictions_cut_short_are_made_again(tmp_path):
     first.write_bytes(whole[first.name][:100])
     main(command)
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").glob("*.npz")} == whole
+
+
+@pytest.mark.parametrize("form", ["movi", "tapvid"])
+def test_simulated_files_cut_short_are_made_again(tmp_path, form):
+    command = ["data", "simulate", "--clips", "1", "--size", "16", "--samples", "1", "--form", form]
+    main([*command, "--out", str(tmp_path / "clips")])
+    whole = {path: path.read_bytes() for path in (tmp_path / "clips").iterdir()}
+    path = next(path for path in sorted(whole) if path.suffix != ".json")
+    path.write_bytes(whole[path][: len(whole[path]) // 2])
+    main([*command, "--out", str(tmp_path / "clips")])
+    assert {path: path.read_bytes() for path in (tmp_path / "clips").iterdir()} == whole
+
+
+def test_parts_of_the_paper_cut_short_are_made_again(tmp_path):
+    part = PARTS[0]
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "a.csv").write_text("1,2")
+    about = {"name": part.name, "paper": "x", "title": "x", "files": ["a.csv"], "seconds": 1.0, "sizes": [3]}
+    (tmp_path / "parts" / f"{part.name}.json").write_text(json.dumps(about))
+    assert finished(tmp_path, part) is not None
+    (tmp_path / "a.csv").write_text("1,")
+    assert finished(tmp_path, part) is None
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_processes_with_different_settings_one_has_the_folder(tmp_path, same):
+    """All at once: equal settings share a folder, of different ones the first is kept and the others are refused."""
+    barrier = threading.Barrier(8)
+
+    def pin(number):
+        barrier.wait()
+        try:
+            pin_settings(tmp_path / "run.json", {"masks": 0 if same else number})
+        except InputError:
+            return "refused"
+        return "pinned"
+
+    with ThreadPoolExecutor(8) as pool:
+        results = sorted(pool.map(pin, range(8)))
+    assert results == (["pinned"] * 8 if same else ["pinned"] + ["refused"] * 7)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 HOLD = """

@@ -9,9 +9,12 @@ undisturbed runs write differently hold times and are not compared; arrays, weig
 """
 
 import argparse
+import importlib
 import importlib.util
 import os
+import pkgutil
 import random
+import re
 import shutil
 import signal
 import sys
@@ -22,7 +25,8 @@ from pathlib import Path
 
 import torch
 
-from lpa_cwm.cli.main import main as lpa_cwm
+import lpa_cwm
+from lpa_cwm.cli.main import main as run_command
 
 PREDICT = "eval predict {data} --world toy --adjudicator uniform --masks 2 --out {out}"
 CACHE = "data cache {train} --world toy --masks 2 --pairs 2 --queries 3 --gaps 1 2 --out {out}"
@@ -54,6 +58,13 @@ COMMANDS = {
 """Words of each command, and how many processes run it at once in one folder."""
 EXACT = {".npz", ".npy", ".pkl", ".safetensors"}
 """Files that must never differ."""
+
+
+def import_all():
+    """Import what commands import when they run, so that no kill is spent on that."""
+    for module in pkgutil.walk_packages(lpa_cwm.__path__, "lpa_cwm."):
+        if not re.search(r"\.(page|workers|torchmetrics|__main__)\b", module.name):
+            importlib.import_module(module.name)
 
 
 def write_inputs(folder):
@@ -100,7 +111,7 @@ def start(command, places, said):
     os.dup2(descriptor, 2)
     code = 1
     try:
-        lpa_cwm(command.format(**places).split())
+        run_command(command.format(**places).split())
         code = 0
     except SystemExit as end:
         code = end.code
@@ -203,6 +214,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=(), help="beginnings of names")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    import_all()
     names = [name for name in COMMANDS if not arguments.only or name.startswith(tuple(arguments.only))]
     if importlib.util.find_spec("ray") is None:
         names = [name for name in names if "Ray" not in name]

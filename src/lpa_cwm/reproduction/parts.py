@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -56,6 +56,8 @@ class PartResult:
     title: str
     files: list[str]
     seconds: float
+    sizes: list[int] = field(default_factory=list)
+    """Bytes of each file; one that was cut short is made again."""
 
 
 def make_parts(run: PaperRun, only: Sequence[str] = ()) -> Iterator[PartResult]:
@@ -79,13 +81,20 @@ def find_parts(names: Sequence[str]) -> list[Part]:
 
 
 def finished(out: Path, part: Part) -> PartResult | None:
-    """The result of an earlier run, if all of its files are still there."""
+    """The result of an earlier run, if all of its files are still there, whole."""
     path = out / "parts" / f"{part.name}.json"
     if not path.exists():
         return None
     with reading(path, "the list of a part's files", "remove it, and the part is made again"):
         result = structure(read_json(path), PartResult)
-        return result if all((out / name).exists() for name in result.files) else None
+        if not all((out / name).exists() for name in result.files):
+            return None
+        return result if result.sizes in ([], sizes_of(out, result.files)) else None
+
+
+def sizes_of(out: Path, files: Sequence[str]) -> list[int]:
+    """Bytes of each file."""
+    return [(out / name).stat().st_size for name in files]
 
 
 def make_part(run: PaperRun, part: Part) -> PartResult:
@@ -94,7 +103,7 @@ def make_part(run: PaperRun, part: Part) -> PartResult:
     paths = part.make(run)
     seconds = time.perf_counter() - begin
     files = [str(path.relative_to(run.out)) for path in paths]
-    result = PartResult(part.name, part.paper, part.title, files, round(seconds, 1))
+    result = PartResult(part.name, part.paper, part.title, files, round(seconds, 1), sizes_of(run.out, files))
     with atomic_write(run.out / "parts" / f"{part.name}.json") as aside:
         aside.write_text(json.dumps(asdict(result)))
     return result
