@@ -37,6 +37,7 @@ TRACKER = {
     # APA-CWM, and LPA-CWM."
     "strength": "mean",
     "visibility_threshold": 0.05,
+    "calibration": None,
     # Appendix A: "the initial endpoint determines the center of the heuristic masking applied to the target frame ...
     # A fresh set of M masks is sampled": one endpoint, one set of masks.
     "reevaluation": "query",

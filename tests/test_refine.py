@@ -76,7 +76,7 @@ def test_an_endpoint_without_response_stays(world: LearnedWorld) -> None:
     frame, other = textured(96, 128), torch.zeros(3, 96, 128, dtype=torch.uint8)
     config = TrackerConfig(passes=1, reevaluation="native", visibility_threshold=1e3)
     observed = observe_pair(world, frame, other, ("clip", 0, 1), config, "cpu")
-    before = PairResult(torch.tensor([[50.0, 40.0]]), *(torch.ones(1) for _ in range(3)))
+    before = PairResult.empty(torch.tensor([[50.0, 40.0]]))
     after = reevaluate(observed, torch.tensor([[40.0, 40.0]]), before, 1)
     assert torch.equal(after.xy, before.xy)
 
@@ -85,3 +85,17 @@ def test_world_models_without_crops_are_refused() -> None:
     frame, xy = textured(96, 96), torch.ones(1, 2)
     with pytest.raises(InputError, match="cannot answer in crops"):
         NativeRefiner(ToyWorld(), frame, NATIVE, ("a",)).refine([PointSource([frame], xy)], xy)
+
+
+def test_another_endpoint_wins_by_its_stronger_response(world: LearnedWorld) -> None:
+    frame = textured(180, 320)
+    moved = frame.roll((-4, 7), (1, 2))
+    xy = torch.tensor([[100.5, 90.5], [200.0, 80.0]])
+    truth = xy + torch.tensor([7.0, -4.0])
+    observed = observe_pair(world, frame, moved, ("clip", 0, 1), NATIVE, "cpu")
+    wrong = PairResult.empty(truth + torch.tensor([90.0, 40.0]))
+    nowhere = torch.full_like(truth, torch.nan)
+    found = reevaluate(observed, xy, wrong, 1, others=torch.stack((nowhere, truth + 3), dim=1))
+    assert ((found.xy - truth).norm(dim=1) < 0.75).all()
+    alone = reevaluate(observed, xy, PairResult.empty(truth + 3), 1)
+    assert torch.equal(found.native_strength, alone.native_strength)

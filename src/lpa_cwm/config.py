@@ -4,8 +4,8 @@ Of the presets, `paper` has what the text of the paper states and nothing else. 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
@@ -15,6 +15,18 @@ Item = TypeVar("Item")
 ADJUDICATORS = ("uniform", "apa", "lpa")
 WORLD, ADJUDICATOR = "learned", "lpa"
 """What every command uses unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Two logistic regressions of `confidence.EVIDENCE`, and the rule of visibility; see `lpa_cwm.confidence`."""
+
+    visible: tuple[float, ...]
+    """Weights of the evidence, then the bias: whether the point can be seen."""
+    found: tuple[float, ...]
+    """The same: whether it can be seen and was found."""
+    threshold: float = 0.5
+    """A point counts as visible from this mean of both probabilities on."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,9 @@ class TrackerConfig:
     sharpness: float = 200.0
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: float = 0.05
-    """Response strength from which a point counts as visible."""
+    """Response strength from which a point counts as visible, if there is no calibration."""
+    calibration: Calibration | None = None
+    """Calibrated confidence, which then also decides what is visible; the paper has none."""
     strength: Literal["judged", "mean"] = "judged"
     """Response strength of the first pass: by the adjudicator's weights and visibility factor, or the paper's mean."""
     zoom: float = 0.75
@@ -58,6 +72,11 @@ class TrackerConfig:
     """Refine the endpoint between pixels by parabolas through the peak; the paper answers with a pixel center."""
     batch: int = 16
     """Queries whose responses are in memory at once."""
+
+    def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
+        """With other settings; a threshold of response strength replaces the calibrated rule of visibility."""
+        calibration = {"calibration": None} if "visibility_threshold" in settings else {}
+        return replace(self, **{**calibration, **settings})
 
 
 @dataclass(frozen=True)
@@ -135,6 +154,7 @@ PAPER = Preset(
         "reduce": "mean",
         "sharpness": 200.0,
         "visibility_threshold": 0.05,
+        "calibration": None,
         "strength": "mean",
         "zoom": 0.75,
         "mask_sharing": "query",

@@ -13,12 +13,12 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.errors import require
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import to_continuous_index
-from lpa_cwm.online import ONLY, OnlineTracker
-from lpa_cwm.pair_tracking import PairResult
+from lpa_cwm.online import ONLY, FrameEstimate, OnlineTracker
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
 from lpa_cwm.responses import CHANNELS, dense_magnitude
 from lpa_cwm.tracker import CwmTracker, validate_queries
@@ -55,12 +55,12 @@ class Explanation:
     """Before and after each window."""
     first: Float[Tensor, "2"]
     """Endpoint of the first pass."""
-    result: PairResult
+    result: FrameEstimate
     """Final result, in pixels of the clip."""
     end: Float[Tensor, "2"]
     """Final endpoint."""
-    visibility_threshold: float
-    """Strength from which the point counts as visible."""
+    rule: str
+    """From which value the point counts as visible."""
 
     def name(self, candidate: int) -> str:
         """Which mask a candidate is of, and from which frame it comes.
@@ -73,8 +73,8 @@ class Explanation:
 
     @property
     def visible(self) -> bool:
-        """Whether the final response is strong enough."""
-        return bool(self.result.strength[0] >= self.visibility_threshold)
+        """Whether the point counts as visible."""
+        return bool(self.result.visible[0])
 
 
 @torch.inference_mode()
@@ -110,7 +110,8 @@ def explain(
         observed = observed or tracker.observe(clip, start, target)
         xy = query.xy[:1].to(tracker.device)
         _, pair, found = next(first_pass(observed, xy))
-        candidates, result = found.by_path(target - start), tracker.track_pair(observed, xy)
+        candidates, result = found.by_path(target - start), FrameEstimate.empty(1)
+        result.put(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), tracker.config)
     assert candidates.path is not None
     gap = candidates.path[0, :, 0].exp2().round().int()
     sources = [observed] if observed else source_pairs(tracker, clip, target, start, gap)
@@ -118,7 +119,9 @@ def explain(
     return explanation(tracker, pair, candidates, result, sources, hidden, target - gap)
 
 
-def through_time(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -> tuple[Pair, Candidates, PairResult]:
+def through_time(
+    tracker: CwmTracker, clip: Clip, query: Queries, target: int
+) -> tuple[Pair, Candidates, FrameEstimate]:
     """The candidate set of the target frame and its result, after tracking up to there."""
     met: list[tuple[Pair, Candidates]] = []
     online = OnlineTracker(
@@ -132,8 +135,7 @@ def through_time(tracker: CwmTracker, clip: Clip, query: Queries, target: int) -
     )
     online.add(query.xy[0], int(query.frame[0]))
     estimates = [online.step(clip[frame])[ONLY] for frame in range(online.time, target + 1)]
-    values = (getattr(estimates[-1], name)[:1].to(tracker.device) for name in ("xy", "strength", "support", "spread"))
-    return *met[-1], PairResult(*values)
+    return *met[-1], estimates[-1]
 
 
 def source_pairs(tracker: CwmTracker, clip: Clip, target: int, start: int, gap: Int[Tensor, "m"]) -> list[ObservedPair]:
@@ -149,7 +151,7 @@ def explanation(
     tracker: CwmTracker,
     pair: Pair,
     candidates: Candidates,
-    result: PairResult,
+    result: FrameEstimate,
     sources: list[ObservedPair],
     hidden: Bool[Tensor, "m p"],
     frame: Int[Tensor, "m"],
@@ -176,9 +178,16 @@ def explanation(
         distributions=torch.cat([step.probability() for step in steps]),
         first=localize(response, config)[0],
         result=result,
-        end=crop.to_crop(result.xy)[0],
-        visibility_threshold=config.visibility_threshold,
+        end=crop.to_crop(result.xy.to(pair.xy))[0],
+        rule=visibility_rule(config),
     )
+
+
+def visibility_rule(config: TrackerConfig) -> str:
+    """When a point counts as visible, in words."""
+    if config.calibration is None:
+        return f"visible from a strength of {config.visibility_threshold:g}"
+    return f"visible from a mean probability of {config.calibration.threshold:.0%}"
 
 
 def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:
@@ -245,9 +254,11 @@ def upper_panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tup
 
 
 def summary_text(explained: Explanation) -> str:
-    """Strength, visibility, support and spread of the result."""
+    """Confidence, strength, visibility, support and spread of the result."""
     answer = explained.result
+    confident = [] if answer.confidence.isnan().any() else [f"confidence {answer.confidence[0]:.0%}"]
     lines = (
+        *confident,
         f"strength {answer.strength[0]:.3f}",
         f"visibility factor {explained.visibility:.2f}",
         f"effective candidates {answer.support[0]:.1f} of {len(explained.weights)}",

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from lpa_cwm.confidence import EVIDENCE, evidence, probabilities
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.pair_tracking import PairResult, decode_candidates, reevaluate
+from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.refine import PointSource
@@ -39,6 +40,10 @@ class FrameEstimate:
     """As in `Tracks`."""
     spread: Float[Tensor, "n"]
     """As in `Tracks`."""
+    confidence: Float[Tensor, "n"]
+    """NaN where the position is given, and without a calibration."""
+    evidence: Float[Tensor, "n e"]
+    """What the confidence is computed from."""
 
     @classmethod
     def empty(cls, tracks: int) -> "FrameEstimate":
@@ -47,20 +52,29 @@ class FrameEstimate:
         Args:
             tracks: Number of tracks.
         """
-        unknown = (torch.full((tracks,), torch.nan) for _ in range(3))
-        return cls(torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool), *unknown)
+        place, hidden = torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool)
+        strength, support, spread, confidence = torch.full((4, tracks), torch.nan).unbind()
+        evidence = torch.full((tracks, len(EVIDENCE)), torch.nan)
+        return cls(place, hidden, strength, support, spread, confidence, evidence)
 
-    def put(self, rows: Int[Tensor, "k"], result: PairResult, threshold: float) -> None:
-        """Enter the results of some tracks.
+    def put(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
+        """Enter the results of some tracks, and decide what is visible.
 
         Args:
             rows: Numbers of the tracks.
             result: Their endpoints.
-            threshold: Strength from which a point counts as visible.
+            config: Has the calibration, or the strength, from which a point counts as visible.
         """
         for name in ("xy", "strength", "support", "spread"):
             getattr(self, name)[rows] = getattr(result, name).cpu()
-        self.visible[rows] = (result.strength >= threshold).cpu()
+        known = evidence(result)
+        self.evidence[rows] = known.cpu()
+        if config.calibration is None:
+            self.visible[rows] = (result.strength >= config.visibility_threshold).cpu()
+            return
+        visible, found = probabilities(config.calibration, known)
+        self.visible[rows] = ((visible + found) / 2 >= config.calibration.threshold).cpu()
+        self.confidence[rows] = found.cpu()
 
     def extended(self, tracks: int) -> "FrameEstimate":
         """The same for a larger number of tracks.
@@ -178,14 +192,18 @@ class OnlineTracker:
             rows = torch.tensor(sorted(track for tracks in by_sources.values() for track in tracks))
             xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
             result = PairResult.empty(xy)
+            others = xy.new_full((len(xy), 1 + len(self.config.gaps), 2), torch.nan)
             for sources, tracks in by_sources.items():
                 for some in torch.tensor(tracks).split(self.config.batch):
                     parts = [self._candidates(name, source, some, observed, direct) for source in sources]
                     place = torch.searchsorted(rows, some)
-                    result.put(place, self._judge(name, pair, xy[place], some, Candidates.join(parts)))
+                    judged, by_path = self._judge(name, pair, xy[place], some, Candidates.join(parts))
+                    result.put(place, judged)
+                    for path, endpoint in enumerate(by_path[: others.shape[1]]):
+                        others[place, path] = endpoint
             for index in range(1, self.config.passes + 1):
-                result = self._reevaluate(name, pair, rows, xy, result, index)
-            estimate.put(rows, result, self.config.visibility_threshold)
+                result = self._reevaluate(name, pair, rows, xy, result, others, index)
+            estimate.put(rows, result, self.config)
         return estimate
 
     def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
@@ -251,8 +269,11 @@ class OnlineTracker:
         xy: Float[Tensor, "k 2"],
         tracks: Int[Tensor, "k"],
         candidates: Candidates,
-    ) -> PairResult:
-        """Adjudicate and decode one candidate set per point; `observed` is the pair whose source shows the points."""
+    ) -> tuple[PairResult, list[Float[Tensor, "k 2"]]]:
+        """Adjudicate and decode one candidate set per point, as a whole and by path.
+
+        `observed` is the pair whose source shows the points.
+        """
         source, target = observed.source, observed.target
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
         if self.config.gaps:
@@ -261,7 +282,10 @@ class OnlineTracker:
             candidates = replace(candidates, last_xy=observed.crop.to_crop(last_xy.to(self.device)), age=age)
         if self.on_candidates is not None:
             self.on_candidates(tracks, pair, candidates)
-        return decode_candidates(observed, candidates, self.adjudicators[name](pair, candidates))
+        judgement = self.adjudicators[name](pair, candidates)
+        native = self.config.passes and self.config.reevaluation == "native"
+        by_path = endpoints_by_path(observed, candidates, judgement) if native else []
+        return decode_candidates(observed, candidates, judgement), by_path
 
     def _reevaluate(
         self,
@@ -270,13 +294,14 @@ class OnlineTracker:
         rows: Int[Tensor, "k"],
         xy: Float[Tensor, "k 2"],
         result: PairResult,
+        others: Float[Tensor, "k p 2"],
         index: int,
     ) -> PairResult:
         """One further pass; at native resolution also from the nearest earlier frame where the point was visible."""
         frame = self.time - min(self.config.gaps, default=0)
         known = [self._visible(name, frame, track) for track in rows.tolist()]
         if self.config.reevaluation != "native" or not any(known):
-            return reevaluate(pair, xy, result, index)
+            return reevaluate(pair, xy, result, index, None, others)
         refined = PairResult.empty(xy)
         seen = torch.tensor(known)
         for some, is_seen in ((seen.nonzero()[:, 0], True), ((~seen).nonzero()[:, 0], False)):
@@ -286,7 +311,7 @@ class OnlineTracker:
             if is_seen:
                 before = self.history[name][frame].xy[rows[some]].to(self.device)
                 recent = PointSource([self.frames[frame].native] * len(some), before)
-            refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent))
+            refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent, others[some]))
         return refined
 
     def _give(self, estimate: FrameEstimate) -> None:
@@ -295,7 +320,7 @@ class OnlineTracker:
             if self.time in given:
                 estimate.xy[track] = given[self.time]
                 estimate.visible[track] = True
-                for values in (estimate.strength, estimate.support, estimate.spread):
+                for values in (estimate.strength, estimate.support, estimate.spread, estimate.confidence):
                     values[track] = torch.nan
 
     def _believe(self, name: str, estimate: FrameEstimate) -> None:

@@ -1,7 +1,7 @@
 """One frame pair: candidates, adjudicated and decoded to endpoints, re-evaluated around them (the paper's method)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,9 @@ from lpa_cwm.types import Candidates, Judgement
 
 NATIVE_SHARE = 0.5
 """Share of the visibility threshold that responses in native crops must reach to be believed."""
+APART = 12.0
+"""Endpoints further apart than this, in pixels of the frame, do not share a native crop."""
+EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,25 @@ class PairResult:
     strength: Float[Tensor, "n"]
     support: Float[Tensor, "n"]
     spread: Float[Tensor, "n"]
+    mean_strength: Float[Tensor, "n"]
+    """Mean over the candidates of the first pass, whatever their weights."""
+    native_strength: Float[Tensor, "n"]
+    """In crops at native resolution; NaN without them."""
+    native_spread: Float[Tensor, "n"]
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
-        return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(3)))
+        """Every point where it was, and nothing else known."""
+        return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(6)))
 
     def rows(self, rows: Int[Tensor, "b"]) -> "PairResult":
         """Some rows."""
-        return PairResult(self.xy[rows], self.strength[rows], self.support[rows], self.spread[rows])
+        return PairResult(*(getattr(self, entry.name)[rows] for entry in fields(self)))
 
     def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
         """Overwrite some rows."""
-        for name in ("xy", "strength", "support", "spread"):
-            getattr(self, name)[rows] = getattr(other, name)
+        for entry in fields(self):
+            getattr(self, entry.name)[rows] = getattr(other, entry.name)
 
 
 def track_pair(
@@ -63,7 +72,23 @@ def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement:
     start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
     *_, last = windowed_sequence(start, observed.config.windows)
     endpoint = last.decode(observed.config.subpixel)
-    return to_frame(observed.crop, endpoint, start, strength, judgement.support)
+    result = to_frame(observed.crop, endpoint, start, strength, judgement.support)
+    return replace(result, mean_strength=candidates.strength.mean(1))
+
+
+def endpoints_by_path(
+    observed: ObservedPair, candidates: Candidates, judgement: Judgement
+) -> list[Float[Tensor, "n 2"]]:
+    """Endpoints of the first pass by the candidates of each source alone, if there are several sources."""
+    if candidates.path is None:
+        return []
+    gaps = candidates.path[0, :, 0]
+    found = []
+    for gap in gaps.unique(sorted=True):
+        weights = judgement.weights * (gaps == gap)
+        alone = replace(judgement, weights=weights / weights.sum(1, keepdim=True).clamp(min=EPSILON))
+        found.append(decode_candidates(observed, candidates, alone).xy)
+    return found if len(found) > 1 else []
 
 
 def reevaluate(
@@ -72,15 +97,16 @@ def reevaluate(
     result: PairResult,
     index: int,
     recent: PointSource | None = None,
+    others: Float[Tensor, "n k 2"] | None = None,
 ) -> PairResult:
     """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops.
 
-    At native resolution the points of another source frame, if given, are asked as well.
+    At native resolution the points of another source frame, if given, are asked as well, and other endpoints tried.
     """
     config, hw = observed.config, observed.source.hw
     if config.reevaluation == "native":
         sources = [PointSource([observed.source.native] * len(xy), xy), *([recent] if recent else [])]
-        return reevaluate_native(observed, sources, result, index)
+        return reevaluate_native(observed, sources, result, index, others)
     side = int(min(hw) * config.zoom ** (index - 1))
     if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
         return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
@@ -95,14 +121,28 @@ def reevaluate(
     return refined
 
 
-def reevaluate_native(observed: ObservedPair, sources: list[PointSource], result: PairResult, index: int) -> PairResult:
-    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was."""
+def reevaluate_native(
+    observed: ObservedPair,
+    sources: list[PointSource],
+    result: PairResult,
+    index: int,
+    others: Float[Tensor, "n k 2"] | None = None,
+) -> PairResult:
+    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was.
+
+    Other endpoints that lie too far away for the first crops have crops of their own; the strongest response counts.
+    """
     config, target = observed.config, observed.target.native
     refiner = NativeRefiner(observed.world, target, config, (*observed.identity, "pass", index))
     found = refiner.refine(sources, result.xy)
+    for other in [] if others is None else others.unbind(1):
+        (rows,) = ((other - found.xy).abs().amax(1) > APART).nonzero(as_tuple=True)
+        if len(rows):
+            found.put_stronger(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
     seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
     xy = torch.where(seen[:, None], found.xy, result.xy)
-    return replace(result, xy=xy, spread=torch.where(seen, found.spread, result.spread))
+    spread = torch.where(seen, found.spread, result.spread)
+    return replace(result, xy=xy, spread=spread, native_strength=found.strength, native_spread=found.spread)
 
 
 def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:
@@ -152,4 +192,5 @@ def to_frame(
 ) -> PairResult:
     """Endpoints and spread in the frame's pixels."""
     scale = (crop.width * crop.height) ** 0.5 / crop.size
-    return PairResult(crop.to_frame(endpoint), strength, support, start.moments()[1] * scale)
+    result = PairResult.empty(crop.to_frame(endpoint))
+    return replace(result, strength=strength, support=support, spread=start.moments()[1] * scale)

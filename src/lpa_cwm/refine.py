@@ -50,6 +50,12 @@ class NativeEndpoint:
     """Mean over the candidates of their largest magnitude."""
     spread: Float[Tensor, "n"]
 
+    def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
+        """Overwrite those of some rows whose other endpoint has the stronger response."""
+        better = other.strength > self.strength[rows]
+        for entry in fields(self):
+            getattr(self, entry.name)[rows[better]] = getattr(other, entry.name)[better]
+
 
 @dataclass(frozen=True, slots=True)
 class NativeRefiner:

@@ -1,7 +1,7 @@
 """World models, adjudicators, score models, trackers and devices by name; each is imported when it is loaded."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,7 @@ def load_cwm(
     world = load_world(world) if isinstance(world, str) else world
     if isinstance(adjudicator, str):
         adjudicator = load_adjudicator(adjudicator, score_model, weights, device)
-    return CwmTracker(world, adjudicator, replace(config or world.defaults, **settings), device, quiet)
+    return CwmTracker(world, adjudicator, (config or world.defaults).changed(settings), device, quiet)
 
 
 def load_world(name: str) -> "WorldModel":

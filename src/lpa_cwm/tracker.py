@@ -170,8 +170,11 @@ def stack_estimates(done: Sequence[FrameEstimate], total: int) -> Tracks:
     """Tracks through all frames; nowhere in those that were not reached."""
     count = len(done[-1].visible)
     estimates = [one.extended(count) for one in done] + [FrameEstimate.empty(count)] * (total - len(done))
-    names = [entry.name for entry in fields(FrameEstimate)]
-    return Tracks(**{name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names})
+    names = [entry.name for entry in fields(Tracks)]
+    stacked = {name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names}
+    if bool(stacked["confidence"].isnan().all()):
+        del stacked["confidence"]
+    return Tracks(**stacked)
 
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:

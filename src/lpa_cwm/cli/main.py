@@ -73,6 +73,7 @@ COMMANDS: dict[str, type[Command]] = {
     "train score": train.TrainScore,
     "train world": train.TrainWorld,
     "train learned": train.TrainLearned,
+    "train confidence": train.TrainConfidence,
     "data simulate": data.Simulate,
     "data pairs": data.Pairs,
     "data cache": data.Cache,

@@ -270,6 +270,8 @@ def plain(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
         "candidates": view.to_frame(explanation.peak).tolist(),
         "first": view.to_frame(explanation.first).tolist(),
         "end": answer.xy[0].tolist(),
+        "visible": explanation.visible,
+        "confidence": None if answer.confidence.isnan().any() else answer.confidence[0].item(),
         "strength": answer.strength[0].item(),
         "support": answer.support[0].item(),
         "spread": answer.spread[0].item(),

@@ -1,13 +1,17 @@
-"""`lpa-cwm train lpa|score|world|learned`: the networks that are bundled."""
+"""`lpa-cwm train lpa|score|world|learned|confidence`: what is bundled."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
 from lpa_cwm.cli.options import (
+    AdjudicatorOptions,
+    DataOptions,
     DeviceOption,
+    JsonOption,
     PresetOption,
     SourceOptions,
     TrainingFolderOptions,
@@ -261,3 +265,39 @@ class TrainLearned(WorldTrainingOptions, SourceOptions):
         firsts = [stage[0] for stage in self.stages]
         if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
             raise InputError(f"--stages begin at the updates {firsts}; expected 0 first, then increasing numbers.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfidence(JsonOption):
+    """Calibrate the tracker's confidence on annotated clips; run it again to go on where it stopped.
+
+    The result is written as `calibration.json`; every fifth clip is held out and tells how good it is.
+    """
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm train confidence simulated --max-tracks 16 --out runs/confidence"
+    dataset: Annotated[InPath, Positional]
+    """Annotated clips: what `lpa-cwm data simulate` wrote, or another TAP-Vid pickle or folder of them."""
+    out: OutFolder = Path("runs/confidence")
+    """Where the estimates of the tracker and the calibration go."""
+    selection: DataOptions = field(default_factory=DataOptions)
+    """The part of the data set that is used."""
+    model: AdjudicatorOptions = field(default_factory=AdjudicatorOptions)
+    """World model, adjudicator and device."""
+
+    def run(self) -> None:
+        """Track, fit, and tell how good the calibration is on the held-out clips."""
+        from lpa_cwm.datasets.tapvid import load_dataset
+        from lpa_cwm.evaluation.calibration import calibrate
+        from lpa_cwm.evaluation.predict import Method
+
+        method = Method(self.model.adjudicator_name(), device=self.model.on(), **self.model.names())
+        report = calibrate(method, load_dataset(self.dataset, self.selection.selection()), self.out)
+        if self.json:
+            print(json.dumps(report))
+            return
+        for name, value in report["held_out"].items():
+            if name != "reliability":
+                print(f"{name.replace('_', ' '):24}{value:.3f}" if isinstance(value, float) else f"{name:24}{value}")
+        for one in report["held_out"]["reliability"]:
+            print(f"confidence {one['confidence']:.2f}: {one['found']:.2f} found, {one['share']:.0%} of the estimates")
+        print(self.out / "calibration.json")

@@ -65,7 +65,7 @@ class Method:
 
     def config(self, world: WorldModel) -> TrackerConfig:
         """Settings of the tracker."""
-        return replace(world.defaults, **self.settings)
+        return world.defaults.changed(self.settings)
 
     def identity(self, world: WorldModel | None) -> dict[str, Any]:
         """Everything that determines the predictions; weights by a hash of their content."""

@@ -131,10 +131,13 @@ def facts(question: Question, explained: Explanation, final: bool) -> str:
     answer, count = explained.result, len(explained.weights)
     x, y = answer.xy[0].tolist()
     within = inside(answer.xy[0], question.clip.hw)
+    known = not answer.confidence.isnan().any()
+    confident = {"Confidence": f"{answer.confidence[0]:.0%}"} if known else {}
     rows = {
         "Position": f"{x:.1f}, {y:.1f} px" + ("" if within else " (outside)"),
         "Motion": f"{x - question.point.x:+.1f}, {y - question.point.y:+.1f} px",
-        "Strength": f"{answer.strength[0]:.3f} <small>visible from {explained.visibility_threshold:g}</small>",
+        **confident,
+        "Strength": f"{answer.strength[0]:.3f} <small>{explained.rule}</small>",
         "Visibility": f"× {explained.visibility:.2f} <small>factor of the strength</small>",
         "Spread": f"{answer.spread[0]:.1f} px",
         "Support": f"{answer.support[0]:.1f} <small>of {count} candidates</small>",

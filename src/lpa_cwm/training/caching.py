@@ -6,7 +6,7 @@ from the sets it will meet.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -110,7 +110,7 @@ def rollout_job(path: Path, make_recorder: Callable[[], FeatureRecorder], adjudi
 
     def make() -> RolloutRecorder:
         recorder = make_recorder()
-        config = replace(recorder.world.defaults, **recorder.settings)
+        config = recorder.world.defaults.changed(recorder.settings)
         if not config.gaps:
             raise InputError(
                 "Rollouts need a tracker with gaps, but this world model's default is direct tracking; "

@@ -106,7 +106,7 @@ class FeatureRecorder:
     def record(self, correspondence: Correspondence) -> CandidateSets:
         """The candidate sets of one frame pair."""
         frames, identity = (correspondence.source, correspondence.target), ("clip", *correspondence.identity)
-        config = replace(self.world.defaults, **{**self.settings, "batch": self.batch})
+        config = self.world.defaults.changed({**self.settings, "batch": self.batch})
         observed = observe_pair(self.world, *frames, identity, config, self.device)
         end = observed.crop.to_crop(correspondence.end).to(self.device)
         parts = []

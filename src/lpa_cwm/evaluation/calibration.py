@@ -1,0 +1,191 @@
+"""Calibration of confidence: the tracker runs over annotated clips, then two logistic regressions are fitted.
+
+Every fifth clip is held out; on these the calibration is evaluated, and on the others everything is fitted.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+from lpa_cwm import registry
+from lpa_cwm.confidence import EVIDENCE, FOUND_WITHIN, probabilities
+from lpa_cwm.config import Calibration
+from lpa_cwm.errors import InputError
+from lpa_cwm.evaluation.predict import Method
+from lpa_cwm.evaluation.run import manifest_of
+from lpa_cwm.files import atomic_write, pin_settings
+from lpa_cwm.geometry import rescale
+from lpa_cwm.metrics.comparison import SIZE
+from lpa_cwm.online import ONLY, FrameEstimate
+from lpa_cwm.progress import progress
+from lpa_cwm.protocols import Dataset
+from lpa_cwm.tracker import CwmTracker, step_through
+from lpa_cwm.types import Sample
+
+HOLD_OUT = 5
+"""Every such clip is held out."""
+RIDGE = 1e-3
+BINS = 10
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(4, 15))
+NAMES = ("evidence", "spread", "visible", "error")
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What the tracker knew about its estimates after the queries, and what is true."""
+
+    evidence: Float[Tensor, "s e"]
+    spread: Float[Tensor, "s"]
+    visible: Bool[Tensor, "s"]
+    error: Float[Tensor, "s"]
+    """Distance from the truth in pixels of 256 x 256; infinite where the point cannot be seen."""
+
+    @property
+    def found(self) -> Bool[Tensor, "s"]:
+        """Visible, and near the truth."""
+        return self.visible & (self.error <= FOUND_WITHIN)
+
+    @classmethod
+    def join(cls, parts: Sequence["Estimates"]) -> "Estimates":
+        """All together."""
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in NAMES))
+
+
+def track_estimates(tracker: CwmTracker, sample: Sample) -> Estimates:
+    """Track the queries of a clip and compare with the truth."""
+    done: list[dict[str, FrameEstimate]] = []
+    step_through(tracker.online(sample.clip.name), sample.clip, sample.queries, done, True, lambda frame: None)
+    stacked = {
+        name: torch.stack([getattr(one[ONLY], name) for one in done], dim=1) for name in ("xy", "evidence", "spread")
+    }
+    after = torch.arange(len(done)) > sample.queries.frame[:, None]
+    visible = sample.truth.visible[after]
+    places = (rescale(xy, sample.clip.hw, (SIZE, SIZE))[after] for xy in (stacked["xy"], sample.truth.xy))
+    error = torch.sub(*places).norm(dim=-1)
+    return Estimates(stacked["evidence"][after], stacked["spread"][after], visible, error.where(visible, torch.inf))
+
+
+def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]:
+    """The estimates of all clips, one file for each; those that are there are not tracked again."""
+    found = []
+    for index in progress(range(len(dataset)), len(dataset), "confidence"):
+        path = out / f"{index:05d}.npz"
+        if not path.is_file():
+            one = track_estimates(tracker, dataset[index])
+            with atomic_write(path) as aside:
+                np.savez(aside, **{name: getattr(one, name).numpy() for name in NAMES})
+        with np.load(path, allow_pickle=False) as kept:
+            found.append(Estimates(*(torch.from_numpy(kept[name]) for name in NAMES)))
+    return found
+
+
+def fit_logistic(x: Float[Tensor, "s e"], label: Bool[Tensor, "s"]) -> tuple[float, ...]:
+    """Weights, then the bias, of a ridge-penalized logistic regression by L-BFGS."""
+    mean, scale = x.double().mean(0), x.double().std(0).clamp(min=1e-6)
+    inputs, target = (x.double() - mean) / scale, label.double()
+    weights = torch.zeros(x.shape[1] + 1, dtype=torch.double, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = cross_entropy(inputs @ weights[:-1] + weights[-1], target) + RIDGE * weights[:-1].square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    slope = (weights[:-1] / scale).detach()
+    return (*slope.tolist(), (weights[-1] - (slope * mean).sum()).item())
+
+
+def fit(estimates: Estimates) -> Calibration:
+    """Both regressions, and the threshold with the best mean of accuracy, balanced accuracy and Jaccard index."""
+    pair = fit_logistic(estimates.evidence, estimates.visible), fit_logistic(estimates.evidence, estimates.found)
+    rules = [Calibration(*pair, threshold) for threshold in THRESHOLDS]
+    return max(rules, key=lambda rule: sum(agreement(rule, estimates).values()))
+
+
+def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float]:
+    """How well the reported visibility agrees with the truth."""
+    visible, found = probabilities(calibration, estimates.evidence)
+    said, seen = (visible + found) / 2 >= calibration.threshold, estimates.visible
+    hit, missed = said & estimates.found, seen & ~(said & estimates.found)
+    return {
+        "accuracy": (said == seen).double().mean().item(),
+        "balanced_accuracy": (said[seen].double().mean() + (~said[~seen]).double().mean()).nan_to_num().item() / 2,
+        "jaccard": (hit.sum() / (said | missed).sum().clamp(min=1)).item(),
+    }
+
+
+def evaluate(calibration: Calibration, estimates: Estimates) -> dict[str, Any]:
+    """Ranking and reliability of the confidence, and how far confidence and spread order the errors."""
+    _, confidence = probabilities(calibration, estimates.evidence)
+    seen, curve = estimates.visible, bins(confidence, estimates)
+    return {
+        "estimates": len(confidence),
+        **agreement(calibration, estimates),
+        "auc": area_under_curve(confidence, estimates.found),
+        "calibration_error": sum(abs(one["confidence"] - one["found"]) * one["share"] for one in curve),
+        "rank_confidence_error": -rank_correlation(confidence[seen], estimates.error[seen]),
+        "rank_spread_error": rank_correlation(estimates.spread[seen].nan_to_num(), estimates.error[seen]),
+        "reliability": curve,
+    }
+
+
+def bins(confidence: Float[Tensor, "s"], estimates: Estimates) -> list[dict[str, float]]:
+    """The reliability curve: mean confidence and share of found points, by tenths of the confidence."""
+    number = (confidence * BINS).long().clamp(max=BINS - 1)
+    rows = [number == one for one in range(BINS)]
+    return [
+        {
+            "confidence": confidence[row].mean().item(),
+            "found": estimates.found[row].double().mean().item(),
+            "share": row.double().mean().item(),
+        }
+        for row in rows
+        if bool(row.any())
+    ]
+
+
+def ranks(values: Float[Tensor, "s"]) -> Float[Tensor, "s"]:
+    """Ranks from 0; equal values have their mean rank."""
+    _, inverse, counts = values.double().unique(return_inverse=True, return_counts=True)
+    return (counts.cumsum(0) - (counts + 1) / 2)[inverse]
+
+
+def rank_correlation(first: Float[Tensor, "s"], second: Float[Tensor, "s"]) -> float:
+    """Spearman's coefficient."""
+    return torch.corrcoef(torch.stack((ranks(first), ranks(second))))[0, 1].item()
+
+
+def area_under_curve(score: Float[Tensor, "s"], label: Bool[Tensor, "s"]) -> float:
+    """Probability that a random positive has a larger score than a random negative (Mann-Whitney)."""
+    positive, negative = int(label.sum()), int((~label).sum())
+    return ((ranks(score)[label].sum() - positive * (positive - 1) / 2) / max(1, positive * negative)).item()
+
+
+def calibrate(method: Method, dataset: Dataset, out: Path) -> dict[str, Any]:
+    """Fit on annotated clips, evaluate on every fifth of them, and write `calibration.json`."""
+    if len(dataset) < HOLD_OUT:
+        raise InputError(
+            f"{dataset.path} has {len(dataset)} clips; expected {HOLD_OUT} or more, of which one is held out; "
+            "make some with `lpa-cwm data simulate`."
+        )
+    world = registry.load_world(method.world)
+    identity = {"method": method.name, **method.identity(world), "dataset": asdict(manifest_of(dataset))}
+    pin_settings(out / "settings.json", identity)
+    adjudicator = registry.load_adjudicator(method.name, method.score_model, method.weights, method.device)
+    parts = collect(CwmTracker(world, adjudicator, method.config(world), method.device), dataset, out / "estimates")
+    calibration = fit(Estimates.join([part for index, part in enumerate(parts) if index % HOLD_OUT]))
+    held_out = evaluate(calibration, Estimates.join(parts[::HOLD_OUT]))
+    report = {"evidence": EVIDENCE, "calibration": asdict(calibration), "held_out": held_out}
+    with atomic_write(out / "calibration.json") as aside:
+        aside.write_text(json.dumps(report, indent=1) + "\n")
+    return report
