@@ -34,7 +34,6 @@ HOLD_OUT = 5
 """Every such clip is held out."""
 RIDGE = 1e-3
 BINS = 10
-THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(4, 15))
 NAMES = ("evidence", "spread", "visible", "error")
 
 
@@ -106,10 +105,9 @@ def fit_logistic(x: Float[Tensor, "s e"], label: Bool[Tensor, "s"]) -> tuple[flo
 
 
 def fit(estimates: Estimates) -> Calibration:
-    """Both regressions, and the threshold with the best mean of accuracy, balanced accuracy and Jaccard index."""
-    pair = fit_logistic(estimates.evidence, estimates.visible), fit_logistic(estimates.evidence, estimates.found)
-    rules = [Calibration(*pair, threshold) for threshold in THRESHOLDS]
-    return max(rules, key=lambda rule: sum(agreement(rule, estimates).values()))
+    """Both regressions."""
+    weights = (fit_logistic(estimates.evidence, label) for label in (estimates.visible, estimates.found))
+    return Calibration(*(tuple(round(value, 4) for value in one) for one in weights))
 
 
 def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.config import TrackerConfig
+from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.geometry import HW
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
@@ -19,7 +19,12 @@ from lpa_cwm.worlds.learned.render import render
 from lpa_cwm.worlds.perturbed import PerturbedPredictor, load_network, total_effect
 
 FILE = "world-learned.safetensors"
-DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0)
+CALIBRATION = Calibration(
+    visible=(1.0945, 0.0288, -0.1799, -0.415, 0.0629, 4.4928),
+    found=(2.5136, 1.0375, 1.2905, -0.0928, -0.2366, 14.601),
+)
+"""Fitted on simulated clips by `lpa-cwm train confidence`."""
+DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0, calibration=CALIBRATION)
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
 
