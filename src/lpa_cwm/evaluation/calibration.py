@@ -101,13 +101,15 @@ def fit_logistic(x: Float[Tensor, "s e"], label: Bool[Tensor, "s"]) -> tuple[flo
 
     optimizer.step(loss)
     slope = (weights[:-1] / scale).detach()
-    return (*slope.tolist(), (weights[-1] - (slope * mean).sum()).item())
+    bias = weights[-1] - (slope * mean).sum()
+    return tuple(round(value, 4) for value in (*slope.tolist(), bias.item()))
 
 
 def fit(estimates: Estimates) -> Calibration:
     """Both regressions."""
-    weights = (fit_logistic(estimates.evidence, label) for label in (estimates.visible, estimates.found))
-    return Calibration(*(tuple(round(value, 4) for value in one) for one in weights))
+    return Calibration(
+        fit_logistic(estimates.evidence, estimates.visible), fit_logistic(estimates.evidence, estimates.found)
+    )
 
 
 def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float]:
