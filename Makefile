@@ -62,7 +62,10 @@ test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow
 
 fuzz: .venv/dev   ## damaged files for all readers, for some minutes
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --inputs 12000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --inputs 15000
+
+kills: .venv/dev  ## kill every command that resumes, and compare what it writes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/kills.py
 
 docs: .venv/docs  ## build the documentation into site/; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
@@ -82,4 +85,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv build demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo lint test test-lowest test-newest test-slow test-browser fuzz docs format clean
+.PHONY: help demo lint test test-lowest test-newest test-slow test-browser fuzz kills docs format clean

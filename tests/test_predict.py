@@ -191,6 +191,18 @@ def test_the_command_predicts_and_resumes(tmp_path, pickled, capsys):
     assert load_run(tmp_path / "run").method == "static"
 
 
+def test_bytes_depend_neither_on_shards_nor_on_the_hash_seed(tmp_path, capsys):
+    data = save(tmp_path / "data.pkl", {name: entry(index, n=2, t=3) for index, name in enumerate("ba/c")})
+    command = ["eval", "predict", str(data), "--world", "toy", "--adjudicator", "uniform", "--masks", "2", "--out"]
+    main([*command, str(tmp_path / "whole")])
+    parts = [*command, str(tmp_path / "parts"), "--shard"]
+    program = [sys.executable, "-m", "lpa_cwm.cli.main", *parts, "2/2"]
+    subprocess.run(program, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}, stdout=subprocess.DEVNULL)
+    main([*parts, "1/2"])
+    assert len(contents(tmp_path / "whole")) == 5
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
 def test_the_command_passes_the_numbers_of_the_method(tmp_path, capsys):
     path = save(tmp_path / "data.pkl", {"a": entry(n=1, t=2)})
     command = ["eval", "predict", str(path), "--out", str(tmp_path / "run"), "--world", "toy", "--masks", "3"]
