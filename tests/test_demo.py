@@ -17,6 +17,7 @@ from lpa_cwm import registry
 from lpa_cwm.cli.main import COMMANDS
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.overlay import confidence_of
 from lpa_cwm.io.video import read, write
 from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import (
@@ -40,7 +41,6 @@ from lpa_cwm.page.session import (
     add_grid,
     clear_points,
     click_point,
-    confidence,
     queries,
     undo,
 )
@@ -331,7 +331,7 @@ def test_tracks_are_drawn_by_track_or_by_confidence(session):
     strength = torch.tensor([1.0, 0.1])[:, None].expand(2, 4)
     tracks = Tracks(xy, strength >= 0.1, strength)
     results = Results(session.clip, points, {"static": tracks})
-    assert confidence(tracks)[:, 0].tolist() == [1.0, 0.5]
+    assert confidence_of(tracks)[:, 0].tolist() == [1.0, 0.5]
     for by_confidence, colors in (
         (False, [point_color(point) for point in points]),
         (True, [confidence_color(1.0), confidence_color(0.5)]),
@@ -344,12 +344,12 @@ def test_tracks_are_drawn_by_track_or_by_confidence(session):
 def test_confidence_orders_visible_above_hidden():
     strength = torch.tensor([[-torch.inf, -9.0, -6.0, -1.0, 0.0, torch.nan]])
     tracks = Tracks(torch.zeros(1, 6, 2), torch.tensor([[False, False, True, True, True, True]]), strength)
-    value = confidence(tracks)[0]
+    value = confidence_of(tracks)[0]
     assert ((value >= 0) & (value <= 1)).all()
     assert (value[:2] < 0.5).all()
     assert (value[2:] >= 0.5).all()
     assert value[1] < value[2] < value[3] < value[4]
-    assert confidence(Tracks(tracks.xy, tracks.visible)).tolist() == [[0, 0, 1, 1, 1, 1]]
+    assert confidence_of(Tracks(tracks.xy, tracks.visible)).tolist() == [[0, 0, 1, 1, 1, 1]]
 
 
 def test_heat_rises_with_the_value():

@@ -53,15 +53,25 @@ def color(index: int, count: int) -> Color:
 
 
 def confidence_of(tracks: Tracks) -> Float[Tensor, "n t"]:
-    """Confidence in [0, 1]: the tracks' own, else strength relative to the strongest response, else visibility."""
-    known = tracks.known()
-    if "confidence" in known:
-        return known["confidence"].nan_to_num(1.0)
-    if tracks.strength is not None:
-        strongest = tracks.strength.nan_to_num(0.0).max().clamp_min(1e-9)
-        # Queries have no response; they are certain.
-        return (tracks.strength / strongest).nan_to_num(1.0).clamp(0, 1)
-    return tracks.visible.float()
+    """Confidence in [0, 1] for drawing: the tracks' own if they have one.
+
+    Else strength between the weakest visible point (0.5) and the strongest (1); hidden points have less than 0.5. The
+    strength of a baseline may be negative, such as a forward-backward error with a minus. Without strength, visible
+    points have 1 and hidden points 0.
+    """
+    if "confidence" in tracks.known():
+        return tracks.known()["confidence"].nan_to_num(1.0)
+    visible, strength = tracks.visible, tracks.strength
+    if strength is None or not visible.any():
+        return visible.float()
+    finite = strength.where(strength.isfinite(), torch.nan)
+    shown = finite[visible & finite.isfinite()]
+    if len(shown) == 0:
+        return visible.float()
+    low, high = float(shown.min()), float(shown.max())
+    share = ((finite - low) / max(high - low, 1e-9)).clamp(-1, 1)
+    # Queries have no response; they are certain.
+    return torch.where(visible, 0.5 + 0.5 * share.clamp(min=0).nan_to_num(1.0), 0.25 * (1 + share.nan_to_num(-1.0)))
 
 
 def enlargement(hw: tuple[int, int]) -> int:

@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from lpa_cwm.bundled import GALLERY
-from lpa_cwm.io.overlay import Color, draw_tracks
+from lpa_cwm.io.overlay import Color, confidence_of, draw_tracks
 from lpa_cwm.io.video import read
-from lpa_cwm.page.session import Point, Results, confidence, track_colors, track_points
+from lpa_cwm.page.session import Point, Results, track_colors, track_points
 from lpa_cwm.types import Clip, Tracks
 
 PALETTE: tuple[Color, ...] = (
@@ -99,7 +99,7 @@ def draw_results(results: Results, method: str, frame: int, by_confidence: bool)
     """A frame of a run with the tracks of one method up to it, colored by track or by confidence."""
     found = results.tracks[method]
     xy, visible = found.xy[:, : frame + 1], found.visible[:, : frame + 1]
-    colors = [confidence_color(value) for value in confidence(found)[:, frame].tolist()] if by_confidence else None
+    colors = [confidence_color(value) for value in confidence_of(found)[:, frame].tolist()] if by_confidence else None
     return mark_points(results.clip[frame], xy, visible, dict(enumerate(track_points(results.points))), colors)
 
 

@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside
@@ -180,25 +178,3 @@ def queries(points: tuple[Point, ...]) -> Queries:
     if len(colors) == len(points):
         return Queries(xy, frame)
     return Queries(xy, frame, torch.tensor([colors.index(point.color) for point in points]))
-
-
-def confidence(tracks: Tracks) -> Float[Tensor, "n t"]:
-    """Confidence in [0, 1] for drawing: the tracks' own if they have one.
-
-    Else strength between the visibility threshold (0.5) and the best of the run (1).
-
-    Hidden points have less than 0.5. A method without strength has 1 for visible and 0 for hidden points.
-    """
-    if "confidence" in tracks.known():
-        return tracks.known()["confidence"].nan_to_num(1.0)
-    visible = tracks.visible
-    strength = tracks.strength
-    if strength is None or not visible.any():
-        return visible.float()
-    finite = strength.where(strength.isfinite(), torch.nan)
-    shown = finite[visible & finite.isfinite()]
-    if len(shown) == 0:
-        return visible.float()
-    low, high = float(shown.min()), float(shown.max())
-    share = ((finite - low) / max(high - low, 1e-9)).clamp(-1, 1)
-    return torch.where(visible, 0.5 + 0.5 * share.clamp(min=0).nan_to_num(1.0), 0.25 * (1 + share.nan_to_num(-1.0)))
