@@ -213,7 +213,8 @@ deeplabcut (.csv, .h5)."""
         if self.json:
             print(json.dumps({"tracks": count, "frames": frames, "visible": seen, "written": files}))
             return
-        print(f"{count} points through {frames} frames of {job.clip.name}, visible {seen:.0%} of the time")
+        points = "1 point" if count == 1 else f"{count} points"
+        print(f"{points} through {frames} frames of {job.clip.name}, visible {seen:.0%} of the time")
         print("\n".join(files))
 
 
