@@ -260,6 +260,12 @@ def recorded_hash(path):
     matches_hash(path.with_suffix(""), None)
 
 
+def estimates(path):
+    from lpa_cwm.evaluation.calibration import read_estimates
+
+    read_estimates(path)
+
+
 def part(path):
     from lpa_cwm.reproduction.parts import PARTS, finished
 
@@ -300,6 +306,7 @@ READERS = {
     "answer of a worker": Reader(seeds.worker_answer, damage.damage_message, worker_answer, 1),
     "mask picture": Reader(seeds.images, damage.damage_png, region, 1),
     "recorded hash": Reader(seeds.recorded_hash, damage.damage_bytes, recorded_hash, 0.5),
+    "estimates": Reader(seeds.estimates, damage.damage_npz, estimates, 1),
     "part of the paper": Reader(seeds.part, damage.damage_json, part, 1),
     "methods.toml": Reader(seeds.toml, damage.damage_bytes, toml),
 }

@@ -318,6 +318,12 @@ def recorded_hash(folder):
     return [folder / "weights.pt.sha256"]
 
 
+def estimates(folder):
+    arrays = {"evidence": np.ones((6, 4), "f4"), "spread": np.ones(6, "f4"), "visible": np.ones(6, bool)}
+    np.savez(folder / "00000.npz", **arrays, error=np.full(6, np.inf, "f4"))
+    return [folder / "00000.npz"]
+
+
 def part(folder):
     from lpa_cwm.reproduction.parts import PARTS
 

@@ -29,6 +29,7 @@ from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.tracker import CwmTracker, step_through
 from lpa_cwm.types import Sample
+from lpa_cwm.validation import check_array, read_npz, reading
 
 HOLD_OUT = 5
 """Every such clip is held out."""
@@ -81,9 +82,18 @@ def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]
             one = track_estimates(tracker, dataset[index])
             with atomic_write(path) as aside:
                 np.savez(aside, **{name: getattr(one, name).numpy() for name in NAMES})
-        with np.load(path, allow_pickle=False) as kept:
-            found.append(Estimates(*(torch.from_numpy(kept[name]) for name in NAMES)))
+        found.append(read_estimates(path))
     return found
+
+
+def read_estimates(path: Path) -> Estimates:
+    """The estimates of one clip."""
+    with reading(path, "a file of estimates", "remove it, and its clip is tracked again"):
+        kept = read_npz(path, NAMES)
+        check_array(kept["evidence"], (None, None), "f", "`evidence`", finite=False)
+        for name, kind in (("spread", "f"), ("visible", "b"), ("error", "f")):
+            check_array(kept[name], (len(kept["evidence"]),), kind, f"`{name}`", finite=False)
+        return Estimates(*(torch.from_numpy(kept[name]) for name in NAMES))
 
 
 def fit_logistic(x: Float[Tensor, "s e"], label: Bool[Tensor, "s"]) -> tuple[float, ...]:
