@@ -73,6 +73,8 @@ def test_a_point_hidden_for_30_frames_is_found_again():
     tracks = tracker().track(toy_clip(motion, 44, (SIZE, SIZE)), points)
     assert torch.equal(tracks.visible[0, -1], truth.visible[0, -1])
     assert (tracks.xy[0, -1] - truth.xy[0, -1]).norm() < 1
+    hidden = ~tracks.visible[0, 1:]
+    assert torch.equal(tracks.xy[0, 1:][hidden], tracks.xy[0, :-1][hidden])
     hidden = ~truth.visible[0]
     # At either edge of the disc the bump is partly seen for two frames.
     assert (tracks.visible[0] & hidden).sum() <= 4

@@ -204,6 +204,8 @@ class OnlineTracker:
             for index in range(1, self.config.passes + 1):
                 result = self._reevaluate(name, pair, rows, xy, result, others, index)
             estimate.put(rows, result, self.config)
+            if self.config.gaps:
+                self._hold(name, rows, estimate)
         return estimate
 
     def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
@@ -225,6 +227,12 @@ class OnlineTracker:
             seen = self.believed.get(name, {}).get(track)
             known.append(seen if seen and seen[1] > given else (self.anchors[track][given], given))
         return torch.stack([xy for xy, _ in known]), torch.tensor([float(frame) for _, frame in known])
+
+    def _hold(self, name: str, rows: Int[Tensor, "k"], estimate: FrameEstimate) -> None:
+        """A hidden point stays where it was last visible: candidates of what cannot be seen only jump about."""
+        hidden = rows[~estimate.visible[rows]]
+        if len(hidden):
+            estimate.xy[hidden] = self._last_believed(name, hidden.tolist())[0]
 
     def _visible(self, name: str, frame: int, track: int) -> bool:
         known = self.history.get(name, {}).get(frame)
