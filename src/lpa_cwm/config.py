@@ -74,7 +74,11 @@ class TrackerConfig:
     """Queries whose responses are in memory at once."""
 
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
-        """With other settings; a threshold of response strength replaces the calibrated rule of visibility."""
+        """With other settings; a threshold of response strength replaces the calibrated rule of visibility.
+
+        Args:
+            settings: Values by the names of fields.
+        """
         calibration = {"calibration": None} if "visibility_threshold" in settings else {}
         return replace(self, **{**calibration, **settings})
 
