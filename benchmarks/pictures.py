@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--only", choices=["tracking", "explained", "audit"])
     parser.add_argument("--audit", action="store_true", help="also the audit")
-    parser.add_argument("--grid", type=int, default=7, help="points a side of the moving picture")
-    parser.add_argument("--clips", type=int, default=24, help="simulated clips of the audit")
+    parser.add_argument("--grid", type=int, default=6, help="points a side of the moving picture")
+    parser.add_argument("--clips", type=int, default=16, help="simulated clips of the audit")
     given = parser.parse_args()
     if given.only in (None, "tracking"):
         tracking(given.out / "tracking.webp", given.grid)

@@ -262,7 +262,7 @@ def notices(run: ScoredRun) -> Iterator[str]:
     }
     longer = {name: size for name, size in sizes.items() if size[0] > size[1]}
     for name, (given, used) in list(longer.items())[:1]:
-        others = f", as in {len(longer) - 1} other videos" if len(longer) > 1 else ""
+        others = f", as in {len(longer) - 1} other video{'s' * (len(longer) > 2)}" if len(longer) > 1 else ""
         yield f"The predictions of {name} have {given} frames{others}; the first {used} were scored."
     yield from conventions([QueryErrors.of(one, truth) for _, one, truth in run.pairs()])
 
