@@ -117,7 +117,7 @@ def test_a_full_disk_is_one_sentence_of_the_program(tiny_disk, tmp_path, capsys,
     photos.mkdir()
     for number in range(12):
         pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(photos / f"{number:02}.png")
+        Image.fromarray(pixels).save(photos / f"photo_{number:02}.png")
     main(["eval", "predict", str(data), "--tracker", "static", "--out", str(tiny_disk / "scored")])
     fill(tiny_disk)
     before = sorted(path for path in tiny_disk.rglob("*") if path.is_file())

@@ -87,7 +87,9 @@ def write_inputs(folder):
     example.write_videos(folder / "paper/val/clips.pkl", ["val1", "val2"], tracks=3)
     rng = np.random.default_rng(0)
     for number in range(12):
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / f"photos/{number:02}.png")
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(
+            folder / f"photos/photo_{number:02}.png"
+        )
     side = SIZE // 4
     arrays = {"frames": rng.integers(0, 256, (SHARD_PAIRS, 2, 3, SIZE, SIZE), dtype=np.uint8)}
     arrays["flow"] = rng.normal(size=(SHARD_PAIRS, 2, side, side)).astype(np.float16)

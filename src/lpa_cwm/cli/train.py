@@ -139,8 +139,11 @@ class TrainScore(TrainingFolderOptions):
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
         from lpa_cwm.adjudicators.score_models import load_compact_score
+        from lpa_cwm.synth.images import ImagePool
         from lpa_cwm.training.score_model import ScoreTraining, denoising_gain, train_score_model
 
+        # Evaluation needs held-out photographs: said now, not after the training.
+        ImagePool.of(self.photos, "val")
         weights = self.init
         if not self.evaluate:
             training = ScoreTraining(self.steps, self.batch, self.crop, self.rate, self.save_every)
