@@ -30,7 +30,7 @@ def tracking(path: Path, side: int) -> None:
     tracker, panels = lc.load(), []
     for file in GALLERY.values():
         clip = lc.read(file)
-        tracks = tracker.track(clip, lc.grid(side))
+        tracks = tracker.track(clip, lc.grid(side).on(clip.hw))
         drawn = overlay(tracks, clip, OverlayStyle(scale=2, tail=8))
         frames = [Image.fromarray(rearrange(frame, "c h w -> h w c").numpy()) for frame in drawn]
         panels.append([frame.resize((PANEL, PANEL), Image.Resampling.LANCZOS) for frame in frames])

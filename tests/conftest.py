@@ -8,7 +8,7 @@ settings.register_profile("lpa-cwm", deadline=None)
 settings.load_profile("lpa-cwm")
 
 
-LONGEST = ("test_ray", "test_ablate", "test_lpa_training", "test_demo", "test_docs", "test_reproduction")
+LONGEST = ("test_ablate", "test_lpa_training", "test_demo", "test_docs", "test_reproduction")
 """Files that take longest, which begin first: otherwise one process works on the last of them alone."""
 
 

@@ -38,6 +38,8 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+# Ray starts a dozen processes, which takes longer than many other tests together.
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", FEW)
 def test_two_workers_write_what_one_process_writes(verb, tmp_path, capsys):
     path = save(tmp_path / "data.pkl", entries(5))

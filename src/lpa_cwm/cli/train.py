@@ -34,9 +34,7 @@ from lpa_cwm.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from lpa_cwm.synth.pairs import PairSource
     from lpa_cwm.training.lpa import LpaTraining
-    from lpa_cwm.worlds.layered.world import LayeredMotionNetwork
 
 SETTINGS = (
     *("steps", "autocast", "batch", "rate", "save_every", "seed", "clip", "oversample", "augment", "average"),
@@ -44,10 +42,6 @@ SETTINGS = (
 )
 """Options of `train lpa` that are fields of `LpaTraining`."""
 
-SHARES = (0.3, 0.3, 0.2, 0.2)
-"""Of layered scenes, natural video, and simulated scenes with little and with much motion."""
-CHECK_EVERY = 5
-"""Lines of the log between evaluations of the compact world model on a few held-out pairs."""
 NATURAL_GAPS = (1, 16)
 """Minimum and maximum number of frames between the natural frames of a pair, for the learned world model."""
 
@@ -171,48 +165,24 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
         """Train and print where the weights are."""
         import torch
 
-        from lpa_cwm.synth.pairs import Mixture
+        from lpa_cwm.evaluation.world_stages import LayeredCheck
         from lpa_cwm.training.loop import StopSchedule
-        from lpa_cwm.training.world import Crops, WorldTrainer, WorldTraining
+        from lpa_cwm.training.world import WorldTraining, train_world
 
         torch.set_num_threads(self.threads)
-        layered, *others = self.pair_sources()
-        shares = (SHARES[0], *SHARES[1 if self.natural else 2 :])[: 1 + len(others)]
-        pairs = Mixture((Crops(layered), *others), shares)
-        training = WorldTraining(batch=self.batch, sizes=self.sizes, rate=self.rate)
-        trainer = WorldTrainer(
-            pairs,
-            training,
+        weights = train_world(
             self.out,
-            self.save_every,
-            self.workers,
-            self.init,
-            evaluate=self.check,
-            evaluate_every=CHECK_EVERY * self.save_every,
-            device="cuda" if torch.cuda.is_available() else "cpu",
+            WorldTraining(batch=self.batch, sizes=self.sizes, rate=self.rate),
+            StopSchedule(self.steps, self.cooldown),
+            photos=self.photos,
+            natural=self.video_pairs("train"),
+            simulated=() if self.assets is None else tuple(self.simulated_pairs("train").values()),
+            save_every=self.save_every,
+            workers=self.workers,
+            init=self.init,
+            evaluate=LayeredCheck(self.photos),
         )
-        print(trainer.train(StopSchedule(self.steps, self.cooldown)))
-
-    def check(self, network: "LayeredMotionNetwork") -> dict[str, float]:
-        """A few figures on a few held-out layered pairs, for the log."""
-        from lpa_cwm.config import TrackerConfig
-        from lpa_cwm.evaluation.world_stages import evaluate_world, generated_pairs
-        from lpa_cwm.synth.layered import LayeredPairs
-        from lpa_cwm.worlds.layered.world import LayeredMotionWorld
-
-        world = LayeredMotionWorld(network)
-        pairs = generated_pairs(LayeredPairs.of(self.photos, "val"), range(6), world.size)
-        return evaluate_world(world, pairs, TrackerConfig(masks=3))
-
-    def pair_sources(self) -> "list[PairSource]":
-        """Layered scenes, then what else was asked for."""
-        from lpa_cwm.synth.layered import LayeredPairs
-
-        natural = self.video_pairs("train")
-        found: list[PairSource] = [LayeredPairs.of(self.photos, "train"), *([natural] if natural else [])]
-        if self.assets is not None:
-            found += self.simulated_pairs("train").values()
-        return found
+        print(weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,17 @@ from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.rng import KeyPart, generator
 from lpa_cwm.sampling import crop_resize, unit_range
+from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid
 from lpa_cwm.synth.pairs import Example, PairSource
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.layered.render import source_positions
-from lpa_cwm.worlds.layered.world import LayeredMotionFactual, LayeredMotionScene, LayeredMotionWorld
+from lpa_cwm.worlds.layered.world import (
+    LayeredMotionFactual,
+    LayeredMotionNetwork,
+    LayeredMotionScene,
+    LayeredMotionWorld,
+)
 from lpa_cwm.worlds.learned.densify import at_quarters
 from lpa_cwm.worlds.learned.network import LearnedScene
 from lpa_cwm.worlds.learned.world import LearnedFactual, LearnedWorld
@@ -312,3 +318,16 @@ def figures_table(columns: dict[str, dict[str, float]]) -> str:
 def format_figure(value: float) -> str:
     """A figure, or a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+@dataclass(frozen=True)
+class LayeredCheck:
+    """A few figures of the compact world model in training, on a few held-out layered pairs."""
+
+    photos: Path | None = None
+    """Folder of photographs; procedural pictures without one."""
+
+    def __call__(self, network: LayeredMotionNetwork) -> dict[str, float]:
+        world = LayeredMotionWorld(network)
+        pairs = generated_pairs(LayeredPairs.of(self.photos, "val"), range(6), world.size)
+        return evaluate_world(world, pairs, TrackerConfig(masks=3))

@@ -1,6 +1,6 @@
 """Training of the compact world model: masked prediction of the second frame; colors are the only supervision."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.rng import generator, numpy_rng, seed_of
 from lpa_cwm.sampling import unit_range
-from lpa_cwm.synth.pairs import Batch, Example, PairSource, Stream
+from lpa_cwm.synth.layered import LayeredPairs
+from lpa_cwm.synth.pairs import Batch, Example, Mixture, PairSource, Stream
 from lpa_cwm.training.loop import LogRecord, StepLoss, StopSchedule, TrainingLoop, save_weights
 from lpa_cwm.worlds.layered.matching import PATCH
 from lpa_cwm.worlds.layered.render import WarpMixture, per_motion_warps
@@ -25,6 +26,10 @@ MAX_NLL = 12.0
 """Negative log-likelihood of the mixture's uniform component: bounds the loss of pixels that nothing predicts."""
 LOSS_SCALE = 100.0
 """Factor of the whole loss; the clipping norm belongs to it."""
+LAYERED_SHARE, NATURAL_SHARE, SIMULATED_SHARES = 0.3, 0.3, (0.2, 0.2)
+"""Of layered scenes, natural video, and simulated scenes with little and with much motion."""
+CHECK_EVERY = 5
+"""Lines of the log between evaluations on a few held-out pairs."""
 
 
 @dataclass(frozen=True)
@@ -207,3 +212,38 @@ def init_world_network(weights: Path | None = None) -> LayeredMotionNetwork:
     if weights is not None:
         load_weights(network, weights, "a file of weights of the compact world model", "give another --init")
     return network
+
+
+def train_world(
+    out: Path,
+    training: WorldTraining,
+    stop: StopSchedule,
+    *,
+    photos: Path | None = None,
+    natural: PairSource | None = None,
+    simulated: Sequence[PairSource] = (),
+    save_every: int = 100,
+    workers: int = 1,
+    init: Path | None = None,
+    evaluate: Callable[[LayeredMotionNetwork], dict[str, float]] | None = None,
+) -> Path:
+    """Train the compact world model on layered scenes and what else is given, as `lpa-cwm train world` does."""
+    sources: list[PairSource] = [Crops(LayeredPairs.of(photos, "train"))]
+    shares = [LAYERED_SHARE]
+    if natural is not None:
+        sources.append(natural)
+        shares.append(NATURAL_SHARE)
+    sources += simulated
+    shares += SIMULATED_SHARES[: len(simulated)]
+    trainer = WorldTrainer(
+        Mixture(tuple(sources), tuple(shares)),
+        training,
+        out,
+        save_every,
+        workers,
+        init,
+        evaluate=evaluate,
+        evaluate_every=CHECK_EVERY * save_every,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
+    return trainer.train(stop)

@@ -1,0 +1,135 @@
+"""Figures of the code: sizes, repeated names, options, imports, and what `track` and `compare` touch.
+
+python benchmarks/code_figures.py
+"""
+
+import ast
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lpa_cwm.cli.main import COMMANDS
+
+SOURCE = Path(__file__).parents[1] / "src" / "lpa_cwm"
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+
+LOAD = """
+import sys, lpa_cwm
+lpa_cwm.load()
+print(*sorted(name for name in sys.modules if name.split(".")[0] == "lpa_cwm"))
+"""
+TOUCHED = """
+import sys
+from pathlib import Path
+import lpa_cwm
+from lpa_cwm.io import safe_pickle
+
+root, called, reads, load = Path(lpa_cwm.__file__).parent, set(), [], safe_pickle.load
+
+def note(frame, event, argument):
+    path = frame.f_code.co_filename
+    if event == "call" and path.startswith(str(root)) and frame.f_code.co_name != "<module>":
+        called.add(path)
+
+def counted(path):
+    reads.append(path)
+    return load(path)
+
+safe_pickle.load = counted
+from lpa_cwm.cli.main import main
+sys.setprofile(note)
+try:
+    main(sys.argv[1:])
+finally:
+    sys.setprofile(None)
+    print(f"FIGURES {len(called)} {len(reads)}")
+"""
+
+
+def spread(lengths):
+    """Median, 95th percentile and maximum."""
+    median, high, most = np.percentile(lengths, [50, 95, 100])
+    return f"median {median:.0f}, 95th percentile {high:.0f}, maximum {most:.0f}"
+
+
+def repeated(names):
+    """How many names occur more than once."""
+    again = {name: count for name, count in Counter(names).items() if count > 1}
+    return f"{len(again)} ({', '.join(sorted(again)) or 'none'})"
+
+
+def sizes():
+    """Files, lines, functions and names."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    files = [len(path.read_text().splitlines()) for path in paths]
+    trees = {path: ast.parse(path.read_text()) for path in paths}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    lengths = [(node.end_lineno or 0) - node.lineno + 1 for node in nodes if isinstance(node, FUNCTIONS)]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    public = [
+        (str(path.relative_to(SOURCE)), node.name)
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, FUNCTIONS) and not node.name.startswith("_")
+    ]
+    bodies = sum(path.name != "__init__.py" for path in paths)
+    print(f"files: {len(paths)}, of which {len(paths) - bodies} `__init__.py`; lines: {sum(files)}")
+    print(f"lines of a file: {spread(files)}")
+    print(f"functions: {len(lengths)}; lines of a function: {spread(lengths)}")
+    print(f"classes: {len(classes)}; names of more than one class: {repeated(classes)}")
+    print(f"public functions: {len(public)}; names twice in one module: {repeated(public)}")
+    print(f"names of public functions in more than one module: {repeated(name for _, name in public)}")
+
+
+def options():
+    """Options of all commands; one that several commands inherit counts once."""
+    every = set()
+    for command in COMMANDS.values():
+        for owner in command.__mro__:
+            for name, kind in vars(owner).get("__annotations__", {}).items():
+                if not is_dataclass(kind) and not re.search("ClassVar|Positional", repr(kind)):
+                    every.add((owner.__name__, name))
+    return len(every)
+
+
+def run(code, *arguments):
+    """Standard output of Python code in a process of its own."""
+    result = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(result.stderr)
+    return result.stdout
+
+
+def touched(*command):
+    """Files with a function that a command calls, and how often it reads a data set."""
+    last = run(TOUCHED, *command).splitlines()[-1]
+    return map(int, last.split()[1:])
+
+
+def main():
+    sizes()
+    print(f"commands: {len(COMMANDS)}; options: {options()}")
+    modules = run(LOAD).split()
+    print(f"modules imported by `load()`: {len(modules)}, of baselines: {sum('baselines' in name for name in modules)}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        video = np.zeros((3, 64, 64, 3), np.uint8)
+        entry = {"video": video, "points": np.full((2, 3, 2), 0.5, np.float32), "occluded": np.zeros((2, 3), bool)}
+        (out / "data.pkl").write_bytes(pickle.dumps({"one": entry}))
+        files, _ = touched("track", "--grid", "1", "--end", "3", "--save", out / "tracks.csv")
+        print(f"files touched by `track`: {files}")
+        small = ["--world", "toy", "--masks", "2", "--passes", "0"]
+        methods = ["--methods", "uniform", "lpa", "static"]
+        files, reads = touched("eval", "compare", out / "data.pkl", *methods, *small, "--out", out / "all")
+        print(f"files touched by `eval compare`: {files}; the data set is read {reads} time(s)")
+
+
+if __name__ == "__main__":
+    main()
