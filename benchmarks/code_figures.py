@@ -4,18 +4,20 @@ python benchmarks/code_figures.py
 """
 
 import ast
+import inspect
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
+import typing
 from collections import Counter
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lpa_cwm.cli.main import COMMANDS
+from lpa_cwm.sharding import Shard
 
 SOURCE = Path(__file__).parents[1] / "src" / "lpa_cwm"
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
@@ -88,15 +90,17 @@ def sizes():
     print(f"names of public functions in more than one module: {repeated(name for _, name in public)}")
 
 
-def options():
-    """Options of all commands; one that several commands inherit counts once."""
-    every = set()
-    for command in COMMANDS.values():
-        for owner in command.__mro__:
-            for name, kind in vars(owner).get("__annotations__", {}).items():
-                if not is_dataclass(kind) and not re.search("ClassVar|Positional", repr(kind)):
-                    every.add((owner.__name__, name))
-    return len(every)
+def declared(command):
+    """Options of a command, by the class that declares them; those of groups too."""
+    types = typing.get_type_hints(command, include_extras=True)
+    for entry in fields(command):
+        kind = types[entry.name]
+        plain = typing.get_origin(kind) is None and is_dataclass(kind)
+        if plain and not issubclass(kind, Shard):
+            yield from declared(kind)
+        elif "Positional" not in repr(kind):
+            owner = next(one for one in reversed(command.__mro__) if entry.name in inspect.get_annotations(one))
+            yield owner.__name__, entry.name
 
 
 def run(code, *arguments):
@@ -115,7 +119,9 @@ def touched(*command):
 
 def main():
     sizes()
-    print(f"commands: {len(COMMANDS)}; options: {options()}")
+    print(
+        f"commands: {len(COMMANDS)}; options: {len({one for command in COMMANDS.values() for one in declared(command)})}"
+    )
     modules = run(LOAD).split()
     print(f"modules imported by `load()`: {len(modules)}, of baselines: {sum('baselines' in name for name in modules)}")
     with tempfile.TemporaryDirectory() as folder:
