@@ -13,6 +13,7 @@ import typing
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def sizes():
     print(f"names of public functions in more than one module: {repeated(name for _, name in public)}")
 
 
-def declared(command):
+def declared(command: Any):
     """Options of a command, by the class that declares them; those of groups too."""
     types = typing.get_type_hints(command, include_extras=True)
     for entry in fields(command):
@@ -126,12 +127,12 @@ def main():
     print(f"modules imported by `load()`: {len(modules)}, of baselines: {sum('baselines' in name for name in modules)}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        video = np.zeros((3, 64, 64, 3), np.uint8)
+        video = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
         entry = {"video": video, "points": np.full((2, 3, 2), 0.5, np.float32), "occluded": np.zeros((2, 3), bool)}
         (out / "data.pkl").write_bytes(pickle.dumps({"one": entry}))
         files, _ = touched("track", "--grid", "1", "--end", "3", "--save", out / "tracks.csv")
         print(f"files touched by `track`: {files}")
-        small = ["--world", "toy", "--masks", "2", "--passes", "0"]
+        small = ["--world", "compact", "--masks", "2", "--frames", "2"]
         methods = ["--methods", "uniform", "lpa", "static"]
         files, reads = touched("eval", "compare", out / "data.pkl", *methods, *small, "--out", out / "all")
         print(f"files touched by `eval compare`: {files}; the data set is read {reads} time(s)")
