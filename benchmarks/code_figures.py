@@ -96,8 +96,7 @@ def declared(command: Any):
     types = typing.get_type_hints(command, include_extras=True)
     for entry in fields(command):
         kind = types[entry.name]
-        plain = typing.get_origin(kind) is None and is_dataclass(kind)
-        if plain and not issubclass(kind, Shard):
+        if isinstance(kind, type) and is_dataclass(kind) and not issubclass(kind, Shard):
             yield from declared(kind)
         elif "Positional" not in repr(kind):
             owner = next(one for one in reversed(command.__mro__) if entry.name in inspect.get_annotations(one))
@@ -120,9 +119,8 @@ def touched(*command):
 
 def main():
     sizes()
-    print(
-        f"commands: {len(COMMANDS)}; options: {len({one for command in COMMANDS.values() for one in declared(command)})}"
-    )
+    options = {one for command in COMMANDS.values() for one in declared(command)}
+    print(f"commands: {len(COMMANDS)}; options: {len(options)}")
     modules = run(LOAD).split()
     print(f"modules imported by `load()`: {len(modules)}, of baselines: {sum('baselines' in name for name in modules)}")
     with tempfile.TemporaryDirectory() as folder:

@@ -77,7 +77,7 @@ def track(case):
         # In a process of its own: encoding takes memory, too.
         subprocess.run([sys.executable, __file__, "--encode", str(path), "--case", case.name], check=True)
         clip = video.read(path)
-        tracker = lc.load(case.tracker, **dict(case.settings))
+        tracker: Any = lc.load(case.tracker, **dict(case.settings))
         if case.native:
             tracker = replace(tracker, size=None)
         xy = torch.rand(case.points, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor(clip.hw[::-1])
