@@ -168,7 +168,8 @@ def test_folder_without_photographs_ends_in_one_sentence(tmp_path, capsys):
 
 def test_corrupt_and_small_photographs_end_in_one_sentence(photos, tmp_path, capsys):
     assert_refused(["--photos", str(photos), "--crop", "64", "--out", str(tmp_path)], "has 48x40 pixels", capsys)
-    (tmp_path / "photo_01.jpg").write_bytes(b"no picture")
+    for number in range(40):
+        (tmp_path / f"photo_{number}.jpg").write_bytes(b"no picture")
     assert_refused(["--photos", str(tmp_path), "--out", str(tmp_path)], "not a picture", capsys)
 
 

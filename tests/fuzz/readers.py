@@ -1,6 +1,7 @@
 """Every reader of the package: its good files, how they are damaged, and what is done with a damaged one."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,7 +245,7 @@ def worker_answer(path):
     from lpa_cwm.errors import InputError
 
     with path.open("rb") as file:
-        if send_receive(SimpleNamespace(stdin=None, stdout=file), None) is None:
+        if send_receive(Mock(spec=subprocess.Popen, stdin=None, stdout=file), None) is None:
             raise InputError("The worker stopped without an answer.")
 
 
