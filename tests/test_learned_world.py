@@ -18,7 +18,7 @@ from lpa_cwm.worlds.learned.intervention import splat
 from lpa_cwm.worlds.learned.matching import lucas_kanade
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.render import render
-from lpa_cwm.worlds.learned.world import LearnedFactual, LearnedWorld
+from lpa_cwm.worlds.learned.world import CALIBRATION, LearnedFactual, LearnedWorld
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 SIDE = 96
@@ -178,9 +178,11 @@ def test_bundled_weights_load_and_track_a_clip() -> None:
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 2)
     tracker = load("uniform", "learned", masks=4)
     settings = {"gaps": (1, 4), "passes": 1, "reevaluation": "native", "sharpness": 2000.0}
-    assert tracker.config == TrackerConfig(masks=4, **settings)
+    assert tracker.config == TrackerConfig(masks=4, **settings, calibration=CALIBRATION)
     tracks = tracker.track(clip, Grid(3).on(clip.hw))
     assert tracks.xy.isfinite().all()
+    assert tracks.confidence is not None
+    assert ((tracks.confidence[:, 1] >= 0) & (tracks.confidence[:, 1] <= 1)).all()
 
 
 def test_rows_are_unique_and_sorted(world: LearnedWorld, frames: tuple[torch.Tensor, torch.Tensor]) -> None:
