@@ -237,8 +237,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def stop(code: int, sentence: str) -> None:
-    """Say why, and end."""
-    print(f"lpa-cwm: {sentence}", file=sys.stderr)
+    """Say why, and end; characters that no encoding has, such as halves of surrogate pairs, are shown as escapes."""
+    print(f"lpa-cwm: {sentence}".encode(errors="backslashreplace").decode(), file=sys.stderr)
     sys.exit(code)
 
 
