@@ -7,7 +7,7 @@ eight pixels of the estimate at a frame size of 256 x 256. What is reported as v
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lpa_cwm.config import Calibration
@@ -33,3 +33,10 @@ def probabilities(
     weights = evidence.new_tensor([calibration.visible, calibration.found])
     visible, found = (evidence @ weights[:, :-1].T + weights[:, -1]).sigmoid().unbind(1)
     return visible, found
+
+
+def called_visible(
+    calibration: Calibration, visible: Float[Tensor, "n"], found: Float[Tensor, "n"]
+) -> Bool[Tensor, "n"]:
+    """Whether each point is reported as visible: if the mean of both probabilities reaches the threshold."""
+    return (visible + found) / 2 >= calibration.threshold

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.confidence import EVIDENCE, evidence, probabilities
+from lpa_cwm.confidence import EVIDENCE, called_visible, evidence, probabilities
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
@@ -73,7 +73,7 @@ class FrameEstimate:
             self.visible[rows] = (result.strength >= config.visibility_threshold).cpu()
             return
         visible, found = probabilities(config.calibration, known)
-        self.visible[rows] = ((visible + found) / 2 >= config.calibration.threshold).cpu()
+        self.visible[rows] = called_visible(config.calibration, visible, found).cpu()
         self.confidence[rows] = found.cpu()
 
     def extended(self, tracks: int) -> "FrameEstimate":

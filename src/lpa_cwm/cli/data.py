@@ -230,7 +230,7 @@ class Convert:
     folder: InPath | None = None
     """Where the published files are; by default where `lpa-cwm data fetch opt-cwm` puts them."""
     out: Annotated[Path, out_file(".safetensors")] | None = None
-    """File to write; by default beside the published ones, where it is then used instead of them."""
+    """File to write; by default in the folder of the published ones, where it is then used instead of them."""
 
     def run(self) -> None:
         """Convert, and say what was left out."""

@@ -169,7 +169,7 @@ class ExpertOptions(PresetOption):
     masks: Annotated[int, integer(1, 1000)] | None = None
     """Masks, and so candidate responses, per query and target (M)."""
     gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
-    """Frames between a target and further sources of candidates, beside the query's frame."""
+    """Frames between a target and further source frames of candidates, in addition to the query's frame."""
     gap_masks: Annotated[int, integer(1, 1000)] | None = None
     """Masks per further source."""
     passes: Annotated[int, integer(0, 16)] | None = None

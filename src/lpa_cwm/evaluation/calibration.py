@@ -1,6 +1,6 @@
 """Calibration of confidence: the tracker runs over annotated clips, then two logistic regressions are fitted.
 
-Every fifth clip is held out; on these the calibration is evaluated, and on the others everything is fitted.
+The regressions are fitted on four fifths of the clips and evaluated on the others.
 """
 
 import json
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from lpa_cwm import registry
-from lpa_cwm.confidence import EVIDENCE, FOUND_WITHIN, probabilities
+from lpa_cwm.confidence import EVIDENCE, FOUND_WITHIN, called_visible, probabilities
 from lpa_cwm.config import Calibration
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.predict import Method
@@ -32,7 +32,7 @@ from lpa_cwm.types import Sample
 from lpa_cwm.validation import check_array, read_npz, reading
 
 HOLD_OUT = 5
-"""Every such clip is held out."""
+"""One clip in this many is held out."""
 RIDGE = 1e-3
 BINS = 10
 NAMES = ("evidence", "spread", "visible", "error")
@@ -55,7 +55,7 @@ class Estimates:
 
     @classmethod
     def join(cls, parts: Sequence["Estimates"]) -> "Estimates":
-        """All together."""
+        """The estimates of several clips as one."""
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in NAMES))
 
 
@@ -125,7 +125,7 @@ def fit(estimates: Estimates) -> Calibration:
 def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float]:
     """How well the reported visibility agrees with the truth."""
     visible, found = probabilities(calibration, estimates.evidence)
-    said, seen = (visible + found) / 2 >= calibration.threshold, estimates.visible
+    said, seen = called_visible(calibration, visible, found), estimates.visible
     hit, missed = said & estimates.found, seen & ~(said & estimates.found)
     return {
         "accuracy": (said == seen).double().mean().item(),

@@ -123,7 +123,7 @@ def rollout_job(path: Path, make_recorder: Callable[[], FeatureRecorder], adjudi
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """What the files of a cache depend on, beside the data set."""
+    """What the files of a cache depend on, apart from the data set."""
 
     world: str = WORLD
     score_model: str = "compact"
