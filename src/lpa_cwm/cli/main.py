@@ -30,7 +30,7 @@ OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 BOX = re.compile("[\u2500-\u257f]|-{5,}")
 """Lines that the parser draws."""
 NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Names of glibc's <malloc.h>."""
 
 
@@ -206,12 +206,16 @@ def terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc's allocator not to return freed blocks to the system: large tensors of equal size come and go."""
+    """Tell glibc's allocator not to return freed blocks to the system: large tensors of equal size come and go.
+
+    Threads share two arenas: otherwise each of the page's threads would keep freed blocks of its own.
+    """
     with suppress(OSError, AttributeError, ValueError, TypeError):
         if (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
             libc = ctypes.CDLL(None)
             libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+            libc.mallopt(M_ARENA_MAX, 2)
 
 
 def main(arguments: list[str] | None = None) -> None:
