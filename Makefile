@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := data,demo,flow,report,sim,ray,torchmetrics
 TEST_TOOLS := "beartype>=0.22" "hypothesis>=6.100" "pytest>=8"
-CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geometry layered_world learned_world lpa masks \
-	matching metrics opt_cwm predictions responses temporal toy tracker types video world_models))
+CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geometry learned_world lpa masks \
+	metrics opt_cwm predictions responses temporal toy tracker types video world_models))
 .DEFAULT_GOAL := help
 
 help:            ## list the targets

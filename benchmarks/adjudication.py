@@ -1,6 +1,6 @@
 """What LPA costs: its share of one frame pair, and its sixteen statistics against a plain loop in the same run.
 
-python benchmarks/adjudication.py [--world compact]
+python benchmarks/adjudication.py [--world learned]
 """
 
 import sys

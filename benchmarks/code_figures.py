@@ -130,7 +130,7 @@ def main():
         (out / "data.pkl").write_bytes(pickle.dumps({"one": entry}))
         files, _ = touched("track", "--grid", "1", "--end", "3", "--save", out / "tracks.csv")
         print(f"files touched by `track`: {files}")
-        small = ["--world", "compact", "--masks", "2", "--frames", "2"]
+        small = ["--masks", "2", "--frames", "2"]
         methods = ["--methods", "uniform", "lpa", "static"]
         files, reads = touched("eval", "compare", out / "data.pkl", *methods, *small, "--out", out / "all")
         print(f"files touched by `eval compare`: {files}; the data set is read {reads} time(s)")

@@ -35,7 +35,7 @@ class Davis:
     adjudicators: tuple[str, ...] = ADJUDICATORS
     gaps: tuple[int, ...] = (1, 4)
     """Frames between a target and further sources, of the rows through time."""
-    world: str = "compact"
+    world: str = "learned"
     threads: int = 1
 
     def run(self):

@@ -50,8 +50,8 @@ class Notes:
     """Queries of each video."""
     gaps: tuple[int, int] = (1, 12)
     """Fewest and most frames between source and target."""
-    world: str = "compact"
-    literal: str = "compact-total"
+    world: str = "learned"
+    literal: str = "learned-total"
     """The same world model with the literal total effect."""
     points: int = 8
     """Queries on which the total effect is measured, which is slow."""

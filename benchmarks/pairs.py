@@ -13,11 +13,23 @@ import tyro
 
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.synth.layered import LayeredPairs
-from lpa_cwm.synth.pairs import Stream
+from lpa_cwm.synth.pairs import PairSource, prefetch
 from lpa_cwm.synth.video_pairs import VideoPairs
 from lpa_cwm.training.pair_sampling import PointPairSampler
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The pairs of a source at one size, by their number."""
+
+    source: PairSource
+    size: int
+
+    def __getitem__(self, index):
+        pair = self.source.pair(index, self.size)
+        return pair.source, pair.target
 
 
 @dataclass(frozen=True)
@@ -45,10 +57,10 @@ class Pairs:
         print(f"{source.name:<15} {size:>4} px  {rate:7.1f} pairs/s/core", motion(examples, 256 / size))
 
     def stream(self, source, workers):
-        batches = Stream(source, size=128, batch=8, workers=workers).batches()
-        next(batches)
+        pairs = prefetch(Sized(source, 128), range(2**62), workers)
+        next(pairs)
         start = time.perf_counter()
-        count = sum(len(batch) for batch in itertools.islice(batches, 20))
+        count = sum(1 for _ in itertools.islice(pairs, 160))
         print(f"{source.name:<15}  128 px  {count / (time.perf_counter() - start):7.1f} pairs/s with {workers} workers")
 
     def run(self):

@@ -28,7 +28,7 @@ class Passes:
     pairs: int = 9
     """Of each recipe."""
     methods: tuple[str, ...] = ("uniform", "lpa")
-    world: str = "compact"
+    world: str = "learned"
     threads: int = 1
 
     def run(self):

@@ -1,8 +1,8 @@
 """Seconds per frame of our trackers and of baselines in one interleaved run on one thread, as ratios to the first.
 
-python benchmarks/peers.py [clip.mp4] --trackers lpa uniform lpa@compact dis lk [--points 16 64 256] [--plot cost.png]
+python benchmarks/peers.py [clip.mp4] --trackers lpa uniform dis lk [--points 16 64 256] [--plot cost.png]
 
-A tracker is an adjudicator (`lpa`), one with a world model (`lpa@compact`), or any baseline that runs here; official
+A tracker is an adjudicator (`lpa`), one with a world model (`lpa@opt-cwm`), or any baseline that runs here; official
 code of others (CoTracker3 and so on) is used from the checkout that `lpa-cwm list-trackers` names. The time of a frame
 is that of a clip of `frames` frames minus that of one of two, divided by the frames between: loading and first frames
 do not count. The smallest of all rounds is printed: other processes can only add to it.
@@ -26,7 +26,7 @@ from lpa_cwm.types import Clip, Queries
 
 
 def load_named(name: str) -> Tracker:
-    """`lpa`, `lpa@compact` or a baseline."""
+    """`lpa`, `lpa@opt-cwm` or a baseline."""
     adjudicator, _, world = name.partition("@")
     return lc.load(adjudicator, world or WORLD)
 
@@ -50,7 +50,7 @@ class Peers:
     """Time trackers against each other."""
 
     clip: Annotated[Path | None, Positional] = None
-    trackers: tuple[str, ...] = ("lpa", "uniform", "lpa@compact", "dis", "lk")
+    trackers: tuple[str, ...] = ("lpa", "uniform", "dis", "lk")
     points: tuple[int, ...] = (16, 64, 256)
     frames: int = 6
     rounds: int = 3

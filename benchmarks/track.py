@@ -28,7 +28,7 @@ class Track:
     grid: int = 8
 
     def run(self):
-        clip = bundled_clip("compact")
+        clip = bundled_clip("learned")
         there = list(range(len(clip)))
         swing = there + there[-2:0:-1]
         # The largest child so far is what the system remembers, so the shortest clip goes first.

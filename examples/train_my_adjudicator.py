@@ -1,6 +1,6 @@
 """Train an adjudicator on a toy world in a minute: candidates, training, audit, predictions, scores, report.
 
-Each step is one command of `lpa-cwm`. With a data set of your own and `--world compact` the same steps train an
+Each step is one command of `lpa-cwm`. With a data set of your own and `--world learned` the same steps train an
 adjudicator for real videos: see docs/tutorials/train_my_adjudicator.md.
 """
 

@@ -155,7 +155,7 @@ WITHOUT_EXAMPLE = {
     "lpa_cwm.protocols.Adjudicator": "tutorial",
     "lpa_cwm.protocols.ScoreModel": "tutorial",
     "lpa_cwm.protocols.Dataset": "tutorial",
-    "lpa_cwm.worlds.layered.world.LayeredMotionWorld": "loaded by `load`",
+    "lpa_cwm.worlds.learned.world.LearnedWorld": "loaded by `load`",
 }
 
 

@@ -34,7 +34,7 @@ def test_here_all_that_the_default_needs_is_there(examined):
     assert found["software", "torch"]["state"] == "ok"
     assert found["trials", "decoding"]["what"].startswith("frame of 256x256")
     assert "the center point went to" in found["trials", "tracking"]["what"]
-    for name in ("world-compact.safetensors", "score-compact.safetensors"):
+    for name in ("world-learned.safetensors", "score-compact.safetensors"):
         assert "hash verified" in found["bundled weights", name]["what"]
 
 
@@ -69,14 +69,14 @@ def test_data_are_found_two_levels_down(examined, tmp_path):
 def test_a_damaged_file_is_noticed(examined, tmp_path, monkeypatch):
     folder = tmp_path / "weights"
     shutil.copytree(doctor_weights(), folder)
-    with (folder / "world-compact.safetensors").open("r+b") as file:
+    with (folder / "world-learned.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         last = file.read(1)[0]
         file.seek(-1, 2)
         file.write(bytes([last ^ 1]))
     monkeypatch.setattr("lpa_cwm.files.bundled_weights", lambda name: folder / name)
     found, code = examined()
-    assert found["bundled weights", "world-compact.safetensors"]["state"] == "wrong"
+    assert found["bundled weights", "world-learned.safetensors"]["state"] == "wrong"
     assert code == 1
 
 

@@ -14,10 +14,9 @@ from lpa_cwm.registry import load
 from lpa_cwm.rng import generator
 from lpa_cwm.types import Grid
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
-from lpa_cwm.worlds.learned.intervention import splat
 from lpa_cwm.worlds.learned.matching import lucas_kanade
 from lpa_cwm.worlds.learned.network import LearnedNetwork
-from lpa_cwm.worlds.learned.render import render
+from lpa_cwm.worlds.learned.render import render, splat
 from lpa_cwm.worlds.learned.world import CALIBRATION, LearnedFactual, LearnedWorld
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
@@ -194,6 +193,6 @@ def test_rows_are_unique_and_sorted(world: LearnedWorld, frames: tuple[torch.Ten
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="of the learned world model"):
-        LearnedWorld.load(bundled_weights("world-compact.safetensors"))
+        LearnedWorld.load(bundled_weights("score-compact.safetensors"))
     with pytest.raises(InputError, match="of the learned world model"):
         LearnedWorld.load(tmp_path / "absent.safetensors")

@@ -231,20 +231,20 @@ def test_the_command_refuses_bad_data_before_it_begins(tmp_path, capsys):
 def test_an_identity_knows_the_shipped_weights_it_uses_and_no_others():
     used = {
         "nothing": fingerprint("toy"),
-        "world": fingerprint("compact"),
+        "world": fingerprint("learned"),
         "score": fingerprint("toy", "compact"),
-        "both": fingerprint("compact", "compact"),
+        "both": fingerprint("learned", "compact"),
         "lpa": fingerprint("toy", adjudicator="lpa"),
     }
     assert len(set(used.values())) == len(used)
-    assert fingerprint("compact") == fingerprint("compact-total", adjudicator="uniform")
+    assert fingerprint("learned") == fingerprint("learned-total", adjudicator="uniform")
     assert fingerprint("opt-cwm", "adm", "apa") == used["nothing"]
 
 
 def test_an_identity_knows_how_the_weights_are_used(monkeypatch):
-    before, without = fingerprint("compact"), fingerprint("toy")
-    monkeypatch.setitem(WORLDS, "compact", replace(WORLDS["compact"], version="otherwise"))
-    assert fingerprint("compact") != before
+    before, without = fingerprint("learned"), fingerprint("toy")
+    monkeypatch.setitem(WORLDS, "learned", replace(WORLDS["learned"], version="otherwise"))
+    assert fingerprint("learned") != before
     assert fingerprint("toy") == without
 
 

@@ -8,11 +8,11 @@ import torch
 from huggingface_hub import HfApi
 
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, NetworkSizes
+from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedSizes
 
 NETWORKS = {
     "lpa": (LPA, lambda: LPA(interaction=False, dropout=0.0)),
-    "compact": (LayeredMotionNetwork, lambda: LayeredMotionNetwork(NetworkSizes(motions=3, fine=8))),
+    "learned": (LearnedNetwork, lambda: LearnedNetwork(LearnedSizes(layers=1, modes=3))),
 }
 
 

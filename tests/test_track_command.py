@@ -84,7 +84,7 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--device", "mps"], "no device mps"),
         (["--tail", "-1"], "from 0 to"),
         (["--scale", "9"], "from 1 to 8"),
-        (["--masks", "1", "--tracker", "static", "--world", "compact"], "does not take --world, --masks"),
+        (["--masks", "1", "--tracker", "static", "--world", "toy"], "does not take --world, --masks"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(clip, tmp_path, capsys, monkeypatch, arguments, said):

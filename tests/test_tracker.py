@@ -1,5 +1,7 @@
 """The method end to end on the toy world, where the truth is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,7 +13,6 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.registry import load
 from lpa_cwm.tracker import CwmTracker, track_many
 from lpa_cwm.types import Clip, Grid, Judgement, Queries
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64
@@ -183,10 +184,11 @@ def test_what_cannot_be_tracked_is_refused_with_a_sentence(clip, points, said):
 
 
 def test_the_world_model_has_defaults_of_its_own():
-    compact = LayeredMotionWorld(LayeredMotionNetwork().eval())
-    assert load("uniform", compact).config == TrackerConfig(passes=0)
+    own = TrackerConfig(passes=0, sharpness=900.0)
+    world = ToyWorld(defaults=own, **SMALL)
+    assert load("uniform", world).config == own
     assert load("uniform", ToyWorld(**SMALL)).config == TrackerConfig()
-    assert load("uniform", compact, passes=2, masks=3).config == TrackerConfig(passes=2, masks=3)
+    assert load("uniform", world, passes=2, masks=3).config == replace(own, passes=2, masks=3)
 
 
 def test_adjudicators_share_candidates_and_do_not_disturb_each_other():

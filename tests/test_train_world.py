@@ -1,135 +1,209 @@
-"""Laws of the training of the compact world model: what it sees, what it minimizes, and that it can stop anywhere."""
+"""Laws of the training of the learned world model: batches by step, losses by their definition, exact resumption."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import bundled_weights
+from lpa_cwm.geometry import patch_centers
+from lpa_cwm.rng import generator
+from lpa_cwm.synth import pair_shards
+from lpa_cwm.synth.images import ImagePool
+from lpa_cwm.synth.pair_shards import PairShards, layered_sources, write_shards
 from lpa_cwm.synth.pairs import Example
+from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches, Stage
 from lpa_cwm.training.loop import StopSchedule, read_log
-from lpa_cwm.training.world import Crops, WorldTrainer, WorldTraining, prediction_losses
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, visible_pixels
+from lpa_cwm.training.world import (
+    WorldTrainer,
+    choice_loss,
+    color_loss,
+    init_learned_network,
+    match_loss,
+    motion_loss,
+    patch_flow,
+    training_masks,
+)
+from lpa_cwm.worlds.learned.densify import Motions
+from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
+
+SIZE = 64
+CELLS = (SIZE // PATCH) ** 2
+STAGES = (Stage(0, 64, 2), Stage(2, 64, 3))
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Frames of colored squares that slide by two pixels."""
+class Still:
+    """Natural pairs without motion."""
 
-    name: str = "noise"
+    name = "still"
 
     def pair(self, index, size):
-        draw = torch.Generator().manual_seed(index)
-        wide = torch.randint(0, 255, (3, size // 8 + 1, size // 8 + 1), generator=draw, dtype=torch.uint8)
-        wide = wide.repeat_interleave(8, 1).repeat_interleave(8, 2)
-        return Example(wide[:, :size, :size].contiguous(), wide[:, 2 : size + 2, 2 : size + 2].contiguous())
+        frame = torch.from_numpy(np.random.default_rng(index).integers(0, 255, (3, size, size), dtype=np.uint8))
+        return Example(frame, frame.clone())
 
 
-TRAINING = WorldTraining(batch=2, sizes=(32, 48), stage=3, warmup=2)
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory):
+    """Batches from two shards of two small pairs each, and natural pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_shards, "SHARD_PAIRS", 2)
+        patch.setattr(pair_shards, "SIZE", 96)
+        list(write_shards(folder, layered_sources(ImagePool.of(None, "train")), range(2)))
+        yield FlowBatches.of(PairShards.of(folder), Still(), STAGES)
 
 
-def trainer(out, **changes):
-    return WorldTrainer(Noise(), TRAINING, out, save_every=2, workers=0, **changes)
+def constant_batch(flow=(4.0, -8.0), known=True):
+    """A batch whose target is the source moved by a constant flow; only inner points come from inside the crop."""
+    wide = torch.rand(1, 3, SIZE + 32, SIZE + 32, generator=generator("test", "constant"))
+    dx, dy = map(int, flow)
+    source, target = (
+        wide[..., 16 : 16 + SIZE, 16 : 16 + SIZE],
+        wide[..., 16 + dy : 16 + dy + SIZE, 16 + dx : 16 + dx + SIZE],
+    )
+    side = SIZE // 4
+    visible = torch.zeros(1, side, side, dtype=torch.bool)
+    visible[:, 4:-4, 4:-4] = True
+    return FlowBatch(source, target, torch.tensor(flow).expand(1, side, side, 2), visible, torch.tensor([known]))
 
 
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path):
-    stop = StopSchedule(4, 2)
-    whole = load_file(trainer(tmp_path / "whole").train(stop))
-    broken = trainer(tmp_path / "broken")
-    batches = broken.batches
+def constant_motions(offset, weight=0.9, scale=0.5, masks=1):
+    """One motion in every cell."""
+    return Motions(
+        torch.tensor(offset).expand(masks, CELLS, 1, 2),
+        torch.zeros(masks, CELLS, 1, 2, 2),
+        torch.full((masks, CELLS, 4, 1), weight),
+        torch.full((masks, CELLS, 1), scale),
+        torch.full((masks, CELLS, 3), 0.5),
+    )
+
+
+def test_batches_are_functions_of_the_step_and_the_process(batches):
+    again = FlowBatches.of(batches.shards[0], Still(), STAGES)
+    for step in (3, 0):
+        first, second = batches[step], again[step]
+        for name in ("source", "target", "flow", "visible", "known"):
+            assert torch.equal(getattr(first, name), getattr(second, name))
+    assert not torch.equal(batches[0].source, replace(batches, rank=1)[0].source)
+    assert not torch.equal(batches[0].source, batches[1].source)
+
+
+def test_natural_pairs_have_no_flow_and_their_share(batches):
+    known = torch.cat([batches[step].known for step in range(60)])
+    # Layered pairs and natural video, 50 to 15.
+    assert known.float().mean() == pytest.approx(0.5 / 0.65, abs=0.12)
+    natural = replace(batches, shards=(), shares=(1.0,))[0]
+    assert not natural.known.any()
+    assert not natural.visible.any()
+
+
+def test_stages_follow_one_another_and_the_last_two_take_turns(batches):
+    stages = (Stage(0, 64, 4), Stage(10, 72, 3), Stage(20, 80, 2))
+    sizes = [replace(batches, stages=stages).stage(step).size for step in (0, 9, 10, 19, 20, 21, 22)]
+    assert sizes == [64, 64, 72, 72, 80, 72, 80]
+    assert replace(batches, stages=stages[:1]).stage(5) == stages[0]
+
+
+def test_shards_of_unknown_kinds_are_refused(tmp_path):
+    with pytest.raises(InputError, match="kinds other"):
+        FlowBatches.of(PairShards((tmp_path / "00000_other",)), None, STAGES)
+
+
+def test_masks_are_functions_of_step_and_process():
+    masks = training_masks(5, 0, 3, 2, 256)
+    assert torch.equal(masks, training_masks(5, 0, 3, 2, 256))
+    assert not torch.equal(masks, training_masks(5, 1, 3, 2, 256))
+    visible = [(~training_masks(step, 0, 1, 1, 256)).float().mean().item() for step in range(40)]
+    assert 0.05 < min(visible) < 0.08
+    assert 0.13 < max(visible) <= 0.16
+
+
+def test_the_matching_loss_is_the_entropy_of_the_true_position():
+    """Flow of whole positions: the label is one position, and uniform logits cost the log of their number."""
+    batch = constant_batch()
+    flow, asked = patch_flow(batch)
+    side = SIZE // STRIDE
+    place = (patch_centers((SIZE, SIZE), PATCH) + flow[0] - PATCH / 2) / STRIDE
+    index = (place[:, 1] * side + place[:, 0]).long().clamp(0, side**2 - 1)
+    logits = torch.zeros(1, CELLS, side**2)
+    loss, accuracy = match_loss(logits, batch)
+    assert loss.item() == pytest.approx(np.log(side**2), rel=1e-4)
+    assert accuracy < 0.1
+    logits[0, torch.arange(CELLS), index] = 50.0
+    loss, accuracy = match_loss(logits, batch)
+    assert loss.item() == pytest.approx(0, abs=1e-4)
+    assert accuracy == 1
+    assert asked.sum() == 6 * 6 - 20  # The border of 16 pixels is not visible.
+
+
+def test_the_choice_loss_asks_for_the_right_match_or_for_none():
+    batch = constant_batch()
+    visible = torch.tensor([[[27, 0]]])  # A patch in the middle, and one that the source does not show.
+    offset = torch.tensor([[30.0, 0.0], [4.5, -8.0]]).expand(1, 2, 2, 2)
+    right = torch.tensor([[[-30.0, 30.0], [-30.0, -30.0]]])
+    loss, recall = choice_loss(offset, visible, right, batch)
+    assert loss.item() == pytest.approx(0, abs=1e-5)
+    assert recall == 1
+    assert choice_loss(offset, visible, right.flip(1), batch)[0] > 10
+
+
+def test_the_motion_loss_prefers_the_truth_and_calibrated_scales():
+    batch, hidden = constant_batch(), torch.ones(1, 1, CELLS, dtype=torch.bool)
+    exact, error = motion_loss(constant_motions((4.0, -8.0)), hidden, batch)
+    assert error < 0.02
+    off = [motion_loss(constant_motions((8.0, -8.0), scale=scale), hidden, batch)[0] for scale in (0.5, 2.0)]
+    assert exact < off[1] < off[0]
+    # What the source does not show is absent; a mixture that claims to know it all pays.
+    unseen = replace(batch, visible=torch.zeros_like(batch.visible))
+    assert motion_loss(constant_motions((0.0, 0.0), weight=0.1), hidden, unseen)[0].item() == pytest.approx(
+        -np.log(0.9)
+    )
+    assert motion_loss(constant_motions((4.0, -8.0)), hidden, constant_batch(known=False))[0] == 0
+
+
+def test_the_color_loss_is_small_for_the_true_warp_and_bounded():
+    batch, hidden, rows = constant_batch(), torch.zeros(1, 1, CELLS, dtype=torch.bool), torch.tensor([0])
+    middle = ((patch_centers((SIZE, SIZE), PATCH) - SIZE / 2).abs() < 16).all(-1)
+    hidden[0, 0, middle] = True
+    right, wrong = (color_loss(constant_motions(offset), hidden, batch, rows) for offset in ((4.0, -8.0), (-3.0, 5.0)))
+    assert right < 0.2
+    assert 2 < wrong <= 10
+
+
+def trainer(batches, out, **changes):
+    return WorldTrainer(batches, out, warmup=2, save_every=1, workers=0, **changes)
+
+
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(batches, tmp_path):
+    stop, batches = StopSchedule(2, 1), replace(batches, stages=(Stage(0, 64, 1),))
+    whole = load_file(trainer(batches, tmp_path / "whole").train(stop))
+    broken = trainer(batches, tmp_path / "broken")
+    make_batches = broken.make_batches
 
     def until_the_crash(start, stop):
-        yield from list(batches(start, stop))[:3]
+        yield from list(make_batches(start, stop))[:1]
         raise KeyboardInterrupt
 
-    broken.batches = until_the_crash
+    broken.make_batches = until_the_crash
     with pytest.raises(KeyboardInterrupt):
         broken.train(stop)
-    resumed = load_file(trainer(tmp_path / "broken").train(stop))
+    resumed = load_file(trainer(batches, tmp_path / "broken").train(stop))
     for name, value in whole.items():
         assert torch.equal(value, resumed[name]), name
+    assert all(value.dtype == torch.float16 for value in whole.values())
     lines = [read_log(tmp_path / run / "log.jsonl") for run in ("whole", "broken")]
-    assert [line["step"] for line in lines[1]] == [2, 4]
-    assert [line["ratio"] for line in lines[0]] == [line["ratio"] for line in lines[1]]
+    assert [line["motion"] for line in lines[0]] == [line["motion"] for line in lines[1]]
+    assert lines[0][-1]["pairs"] == 4
+    with pytest.raises(InputError, match="stages"):
+        trainer(replace(batches, stages=STAGES), tmp_path / "broken").train(stop)
 
 
-@pytest.mark.slow
-def test_a_killed_process_goes_on_exactly(tmp_path):
-    def start(out, steps):
-        command = [sys.executable, "-m", "lpa_cwm.cli.main", "train", "world", "--out", str(out), "--steps", str(steps)]
-        options = ["--batch", "1", "--save-every", "1", "--workers", "0", "--cooldown", "1"]
-        return subprocess.Popen([*command, *options], env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    assert start(tmp_path / "whole", 4).wait() == 0
-    victim = start(tmp_path / "killed", 4)
-    while not (tmp_path / "killed" / "checkpoint.pt").exists():
-        time.sleep(0.05)
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
-    assert start(tmp_path / "killed", 4).wait() == 0
-    first, second = (load_file(tmp_path / run / "world-compact.safetensors") for run in ("whole", "killed"))
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    trainer(tmp_path).train(StopSchedule(2, 1))
-    other = WorldTrainer(Noise(), WorldTraining(batch=3, sizes=(32,)), tmp_path, workers=0)
-    with pytest.raises(InputError, match="batch"):
-        other.train(StopSchedule(3, 1))
-
-
-def test_stages_follow_one_another_without_gap():
-    spans = list(TRAINING.spans(1, 20))
-    assert spans == [(32, 1, 3), (48, 3, 20)]
-    assert list(TRAINING.spans(7, 9)) == [(48, 7, 9)]
-
-
-def test_visible_patches_are_a_function_of_the_update():
-    training = WorldTraining()
-    first = training.visible_patches(5, 4)
-    assert torch.equal(first, training.visible_patches(5, 4))
-    assert not torch.equal(first[:, :4], training.visible_patches(6, 4)[:, :4])
-    counts = [training.visible_patches(step, 1).shape[1] / 256 for step in range(60)]
-    assert training.min_visible - 0.01 <= min(counts) < 0.08
-    assert 0.17 < max(counts) <= training.max_visible
-    assert all(len(row.unique()) == len(row) for row in first)
-
-
-def test_the_rate_falls_to_zero_and_only_at_the_end():
-    stop = StopSchedule(100, 10)
-    assert stop.factor(0) == stop.factor(90) == 1
-    assert stop.factor(95) == 0.5
-    assert 0 < stop.factor(99) <= 0.1
-
-
-def test_crops_are_cut_from_both_frames_at_one_place():
-    class Ramp:
-        name = "ramp"
-
-        def pair(self, index, size):
-            picture = torch.arange(size, dtype=torch.uint8).expand(3, size, size).contiguous()
-            return Example(picture, picture.clone())
-
-    for index in range(5):
-        example = Crops(Ramp(), (20, 40)).pair(index, 16)
-        assert example.source.shape == (3, 16, 16)
-        assert torch.equal(example.source, example.target)
-
-
-def test_losses_by_their_definition():
-    torch.manual_seed(0)
-    source, target = torch.rand(2, 3, 32, 32), torch.rand(2, 3, 32, 32)
-    visible = torch.tensor([[0, 5, 9], [1, 2, 15]])
-    mixture = LayeredMotionNetwork()(source, target, visible)
-    hidden = ~visible_pixels(visible, (32, 32))
-    found = prediction_losses(mixture, source, target, hidden.float())
-    rows = (source - target).square().movedim(1, -1)[hidden]
-    torch.testing.assert_close(found.copy_error, rows.mean())
-    assert 0 < found.nll <= 12
+def test_a_training_begins_with_the_weights_of_a_file():
+    first, second = init_learned_network(), init_learned_network()
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    bundled = init_learned_network(bundled_weights("world-learned.safetensors"))
+    assert bundled.training
+    assert not torch.equal(bundled.correlation.prior, first.correlation.prior)

@@ -1,4 +1,4 @@
-"""The figures on the compact world model mean what they say."""
+"""The figures on a world model mean what they say."""
 
 import math
 
@@ -14,7 +14,7 @@ from lpa_cwm.evaluation.world_stages import (
     generated_pairs,
 )
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
+from lpa_cwm.worlds.learned.world import LearnedWorld
 
 SIZE = 64
 
@@ -38,15 +38,16 @@ class Slide:
 
 @pytest.fixture(scope="module")
 def figures():
-    torch.manual_seed(0)
+    world = LearnedWorld.load()
+    world.size = SIZE
     return evaluate_world(
-        LayeredMotionWorld(LayeredMotionNetwork().eval(), size=SIZE),
+        world,
         generated_pairs(Slide(), range(2), SIZE, points=30),
         TrackerConfig(masks=4),
     )
 
 
-def test_a_sliding_texture_is_followed_even_before_training(figures):
+def test_a_sliding_texture_is_followed(figures):
     assert figures["motion"] == pytest.approx(5.0)
     assert figures["hidden_error_over_copy"] < 0.35
     assert figures["best_match_over_motion"] < 0.2

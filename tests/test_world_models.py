@@ -8,7 +8,6 @@ from lpa_cwm.protocols import WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import to_dense
 from lpa_cwm.sampling import unit_range
-from lpa_cwm.worlds.layered.world import LayeredMotionNetwork, LayeredMotionWorld
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.world import LearnedWorld
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
@@ -21,8 +20,8 @@ XY = torch.tensor([[30.2, 41.9], [12.5, 9.5]])
 HIDDEN = random_masks(2, (SIZE // PATCH) ** 2, "law")
 
 
-def layered():
-    return LayeredMotionWorld(LayeredMotionNetwork().eval(), size=SIZE)
+def learned():
+    return LearnedWorld(LearnedNetwork().eval(), size=SIZE)
 
 
 def opt_cwm():
@@ -50,9 +49,8 @@ def linear():
 
 WORLDS = {
     "toy": lambda: ToyWorld(size=SIZE),
-    "compact": layered,
-    "compact-total": lambda: layered().total_effect(),
-    "learned": lambda: LearnedWorld(LearnedNetwork().eval(), size=SIZE),
+    "learned": learned,
+    "learned-total": lambda: learned().total_effect(),
     "opt-cwm": opt_cwm,
     "linear": linear,
 }
@@ -104,19 +102,19 @@ def test_the_response_of_a_linear_predictor_is_the_perturbation_times_its_weight
     torch.testing.assert_close(response, expected)
 
 
-def test_compact_total_is_perturb_and_predict_again():
+def test_learned_total_is_perturb_and_predict_again():
     """The registered world model, with the bundled weights, at its own size."""
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 2)
     source, target = (unit_range(clip[index]) for index in range(2))
     hidden, xy = random_masks(1, 1024, "total"), torch.tensor([[100.0, 120.0]])
-    compact = load_world("compact")
+    learned = load_world("learned")
 
     def predict(image):
-        scene = compact.observe(compact.describe(image), compact.describe(target))
-        return compact.predict(scene, compact.imagine(scene, hidden))
+        scene = learned.observe(learned.describe(image), learned.describe(target))
+        return learned.predict(scene, learned.imagine(scene, hidden))
 
-    expected = predict(source + compact.bump.image(xy, (256, 256))[0]) - predict(source)
-    total = load_world("compact-total")
+    expected = predict(source + learned.bump.image(xy, (256, 256))[0]) - predict(source)
+    total = load_world("learned-total")
     response = respond(total, total.describe(source), total.describe(target), hidden, xy)
     assert expected.abs().max() > 1e-3
     assert torch.equal(response[0], expected)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lpa_cwm.types import Queries as Queries
     from lpa_cwm.types import Tracks as Tracks
     from lpa_cwm.video_tracking import track as track
-    from lpa_cwm.worlds.layered.world import LayeredMotionWorld as LayeredMotionWorld
+    from lpa_cwm.worlds.learned.world import LearnedWorld as LearnedWorld
 
     grid = Grid
 
@@ -35,10 +35,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Adjudicator": "protocols",
     "Clip": "types",
-    "LayeredMotionWorld": "worlds.layered.world",
     "Grid": "types",
     "InputError": "errors",
     "LPA": "adjudicators.lpa",
+    "LearnedWorld": "worlds.learned.world",
     "TrackerConfig": "config",
     "Queries": "types",
     "Tracks": "types",

@@ -159,22 +159,16 @@ def _toy() -> "WorldModel":
     return ToyWorld(error=6.0, wrong=0.4)
 
 
-def _compact() -> "WorldModel":
-    from lpa_cwm.worlds.layered.world import LayeredMotionWorld
-
-    return LayeredMotionWorld.load()
-
-
-def _compact_total() -> "WorldModel":
-    from lpa_cwm.worlds.layered.world import LayeredMotionWorld
-
-    return LayeredMotionWorld.load().total_effect()
-
-
 def _learned() -> "WorldModel":
     from lpa_cwm.worlds.learned.world import LearnedWorld
 
     return LearnedWorld.load()
+
+
+def _learned_total() -> "WorldModel":
+    from lpa_cwm.worlds.learned.world import LearnedWorld
+
+    return LearnedWorld.load().total_effect()
 
 
 def _opt_cwm(size: int) -> "WorldModel":
@@ -201,12 +195,11 @@ def _adm(device: str) -> "ScoreModel":
     return load_adm(ADM.path(next(iter(ADM.paths()))), half=not device.startswith("cpu"))
 
 
-_LAYERED = {"weights": ("world-compact.safetensors",), "version": "heavy-tailed motion"}
+_LEARNED = {"weights": ("world-learned.safetensors",), "version": "1"}
 WORLDS = {
     "toy": Entry(_toy),
-    "compact": Entry(_compact, **_LAYERED),
-    "compact-total": Entry(_compact_total, **_LAYERED),
-    "learned": Entry(_learned, weights=("world-learned.safetensors",), version="1"),
+    "learned": Entry(_learned, **_LEARNED),
+    "learned-total": Entry(_learned_total, **_LEARNED),
     "opt-cwm": Entry(lambda: _opt_cwm(256), missing=_opt_cwm_missing),
     "opt-cwm-512": Entry(lambda: _opt_cwm(512), missing=_opt_cwm_missing),
 }

@@ -273,7 +273,7 @@ def test_a_broken_upload_is_a_sentence(page, tmp_path):
 
 def test_an_own_video_is_opened_and_asked_about(page, tmp_path):
     video = tmp_path / "my walk.mp4"
-    clip = bundled_clip("compact")
+    clip = bundled_clip("learned")
     write(video, [clip[index] for index in range(4)], 12.0)
     page.locator("input[type=file]").set_input_files(video)
     page.wait_for_function("document.querySelector('#about b').innerText == 'my walk'")

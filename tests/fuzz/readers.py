@@ -92,14 +92,6 @@ def lpa(path):
     load_lpa(path)
 
 
-def compact_world(path):
-    from lpa_cwm.training.world import init_world_network
-    from lpa_cwm.worlds.layered.world import LayeredMotionWorld
-
-    LayeredMotionWorld.load(path)
-    init_world_network(path)
-
-
 def learned_world(path):
     from lpa_cwm.worlds.learned.world import LearnedWorld
 
@@ -286,7 +278,6 @@ READERS = {
     "training checkpoint": Reader(seeds.checkpoint, damage.damage_torch, checkpoint, 3),
     "feature cache": Reader(seeds.feature_cache, SAFETENSORS, feature_cache, 2),
     "LPA weights": Reader(seeds.bundled("lpa.safetensors"), SAFETENSORS, lpa, 0.5),
-    "compact world weights": Reader(seeds.bundled("world-compact.safetensors"), SAFETENSORS, compact_world, 0.5),
     "learned world weights": Reader(seeds.bundled("world-learned.safetensors"), SAFETENSORS, learned_world, 0.5),
     "score model weights": Reader(seeds.bundled("score-compact.safetensors"), SAFETENSORS, score_model, 0.5),
     "Opt-CWM converted": Reader(seeds.opt_cwm, SAFETENSORS, opt_cwm, 2),

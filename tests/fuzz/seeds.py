@@ -43,7 +43,7 @@ def run_file(folder):
     from lpa_cwm.evaluation.run import EvaluationRun, Manifest, VideoDigest
 
     videos = {"set/a": VideoDigest(3, 6, "ab", "cd"), "set/b": VideoDigest(1, 4, "ef", "01")}
-    settings = {"masks": 10, "world": "compact", "nested": {"x": [1, 2.5, None]}}
+    settings = {"masks": 10, "world": "learned", "nested": {"x": [1, 2.5, None]}}
     EvaluationRun("lpa", settings, "/data/x.pkl", Selection(), Manifest(videos), {"torch": "2"}).create(folder)
     return [folder / "run.json"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lpa_cwm.evaluation.world_stages import EvaluationPair
 
 UNSEEN = 100
-"""Held-out pairs before this one had a part in choosing constants of the compact model; figures are of those after."""
+"""Number of the first held-out pair that is evaluated; constants were chosen on pairs before it."""
 PairsOf = Callable[[int], "Iterable[EvaluationPair]"]
 """The pairs of a set at a working size."""
 
@@ -27,10 +27,10 @@ class EvaluateWorld(JsonOption):
     Without data, on generated held-out pairs.
     """
 
-    EXAMPLE: ClassVar[str] = "lpa-cwm eval world tapvid_davis.pkl --worlds compact learned --frame-pairs 0:8 0:20"
+    EXAMPLE: ClassVar[str] = "lpa-cwm eval world tapvid_davis.pkl --frame-pairs 0:8 0:20"
     data: Annotated[tuple[InPath, ...], Positional] = ()
     """Folders of `lpa-cwm data pairs`, or annotated videos of TAP-Vid format."""
-    worlds: tuple[Name, ...] = ("compact", "learned")
+    worlds: tuple[Name, ...] = ("learned",)
     """World models, each NAME or NAME:WEIGHTS."""
     pairs: Count = 24
     """Generated pairs of each kind."""

@@ -72,7 +72,6 @@ COMMANDS: dict[str, type[Command]] = {
     "train lpa": train.TrainLpa,
     "train score": train.TrainScore,
     "train world": train.TrainWorld,
-    "train learned": train.TrainLearned,
     "train confidence": train.TrainConfidence,
     "data simulate": data.Simulate,
     "data pairs": data.Pairs,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
     """Make every table and figure of the paper from the data and the world model that are here; run again to go on."""
 
-    EXAMPLE: ClassVar[str] = "lpa-cwm paper --data data --world compact --out paper --dry-run"
+    EXAMPLE: ClassVar[str] = "lpa-cwm paper --data data --world learned --out paper --dry-run"
     data: InPath
     """A TAP-Vid pickle, or a folder with benchmarks and, for training, MOVi-F records or folders `train` and `val`."""
     out: OutFolder = Path("paper")

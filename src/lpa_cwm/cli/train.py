@@ -1,4 +1,4 @@
-"""`lpa-cwm train lpa|score|world|learned|confidence`: what is bundled."""
+"""`lpa-cwm train lpa|score|world|confidence`: what is bundled."""
 
 import json
 from dataclasses import dataclass, field
@@ -26,7 +26,6 @@ from lpa_cwm.cli.values import (
     OutFolder,
     Rate,
     Seed,
-    Side,
     StageText,
     Steps,
     Weight,
@@ -148,54 +147,15 @@ class TrainScore(TrainingFolderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainWorld(WorldTrainingOptions, SourceOptions):
-    """Train the compact world model by masked prediction of frame pairs; run again to go on after a stop.
-
-    Three tenths of the pairs are layered scenes and as many natural video, the others simulated scenes.
-    """
-
-    EXAMPLE: ClassVar[str] = "lpa-cwm train world --photos photos --natural videos --out runs/world"
-    out: OutFolder = Path("runs/world")
-    """Where checkpoint, log and weights go."""
-    batch: Count = 8
-    """Pairs per update."""
-    sizes: tuple[Side, ...] = (128, 192)
-    """Sides of the frames, in pixels; 1500 updates of each, the last to the end."""
-
-    def run(self) -> None:
-        """Train and print where the weights are."""
-        import torch
-
-        from lpa_cwm.evaluation.world_stages import LayeredCheck
-        from lpa_cwm.training.loop import StopSchedule
-        from lpa_cwm.training.world import WorldTraining, train_world
-
-        torch.set_num_threads(self.threads)
-        weights = train_world(
-            self.out,
-            WorldTraining(batch=self.batch, sizes=self.sizes, rate=self.rate),
-            StopSchedule(self.steps, self.cooldown),
-            photos=self.photos,
-            natural=self.video_pairs("train"),
-            simulated=() if self.assets is None else tuple(self.simulated_pairs("train").values()),
-            save_every=self.save_every,
-            workers=self.workers,
-            init=self.init,
-            evaluate=LayeredCheck(self.photos),
-        )
-        print(weights)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainLearned(WorldTrainingOptions, SourceOptions):
     """Train the learned world model on sharded pairs and natural video; run again to go on after a stop.
 
-    With `torchrun --nproc-per-node N --no-python lpa-cwm train learned ...` N processes average their gradients.
+    With `torchrun --nproc-per-node N --no-python lpa-cwm train world ...` N processes average their gradients.
     """
 
-    EXAMPLE: ClassVar[str] = "lpa-cwm train learned pairs/layered pairs/simulated --natural videos --out runs/learned"
+    EXAMPLE: ClassVar[str] = "lpa-cwm train world pairs/layered pairs/simulated --natural videos --out runs/world"
     pairs: Annotated[tuple[InPath, ...], Positional]
     """Folders that `lpa-cwm data pairs` filled; shards that are added later are used from the next start on."""
-    out: OutFolder = Path("runs/learned")
+    out: OutFolder = Path("runs/world")
     """Where checkpoint, log and weights go."""
     stages: tuple[StageText, ...] = ((0, 128, 8),)
     """First update, side of the crops, pairs per update and process; when all have begun, the last two alternate."""
@@ -208,8 +168,8 @@ class TrainLearned(WorldTrainingOptions, SourceOptions):
 
         from lpa_cwm.synth.pair_shards import PairShards
         from lpa_cwm.training.flow_batches import FlowBatches, Stage
-        from lpa_cwm.training.learned_world import LearnedTrainer
         from lpa_cwm.training.loop import StopSchedule, joined_processes
+        from lpa_cwm.training.world import WorldTrainer
 
         torch.set_num_threads(self.threads)
         self.check_stages()
@@ -217,7 +177,7 @@ class TrainLearned(WorldTrainingOptions, SourceOptions):
         natural = replace(natural, gaps=NATURAL_GAPS) if natural else None
         shards = PairShards.of(*self.pairs)
         with joined_processes() as processes:
-            trainer = LearnedTrainer(
+            trainer = WorldTrainer(
                 FlowBatches.of(shards, natural, [Stage(*stage) for stage in self.stages], processes.rank),
                 self.out,
                 rate=self.rate,

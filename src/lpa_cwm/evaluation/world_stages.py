@@ -17,24 +17,16 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import localize
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import HW, Crop, center_of, index_of, inside, patch_centers, patch_of, rescale
+from lpa_cwm.geometry import HW, Crop, center_of, inside, patch_centers, patch_of, rescale
 from lpa_cwm.masks import mask_pixels, random_masks
 from lpa_cwm.protocols import Dataset, WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.rng import KeyPart, generator
 from lpa_cwm.sampling import crop_resize, unit_range
-from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid
 from lpa_cwm.synth.pairs import Example, PairSource
 from lpa_cwm.types import Candidates
-from lpa_cwm.worlds.layered.render import source_positions
-from lpa_cwm.worlds.layered.world import (
-    LayeredMotionFactual,
-    LayeredMotionNetwork,
-    LayeredMotionScene,
-    LayeredMotionWorld,
-)
 from lpa_cwm.worlds.learned.densify import at_quarters
 from lpa_cwm.worlds.learned.network import LearnedScene
 from lpa_cwm.worlds.learned.world import LearnedFactual, LearnedWorld
@@ -175,19 +167,6 @@ def cell_of(xy: Float[Tensor, "n 2"], hw: HW, patch: int) -> Int[Tensor, "n"]:
     return place[:, 1] * (hw[1] // patch) + place[:, 0]
 
 
-def layered_origins(
-    scene: LayeredMotionScene, factual: LayeredMotionFactual, end: Float[Tensor, "n 2"], patch: int
-) -> StageOrigins:
-    """Origins by the stages of the compact world model."""
-    hw = factual.mixture.hw
-    matches = end[:, None] + scene.matches.hypotheses.offset[0, cell_of(end, hw, patch)]
-    column, row = index_of(end, hw).unbind(-1)
-    field = source_positions(factual.mixture.motions, hw)[:, :, row, column]
-    motions = field + end - center_of(torch.stack((column, row), dim=-1))
-    weight = factual.mixture.weight[:, :, row, column]
-    return StageOrigins(matches, rearrange(motions, "m q n d -> m n q d"), rearrange(weight, "m q n -> m n q"))
-
-
 def learned_origins(
     scene: LearnedScene, factual: LearnedFactual, end: Float[Tensor, "n 2"], patch: int
 ) -> StageOrigins:
@@ -203,8 +182,6 @@ def learned_origins(
 
 def stage_errors(world: WorldModel, scene: Any, factual: Any, points: EvaluationPoints) -> dict[str, Tensor]:
     """Errors of the stages before the response; none for world models without such stages."""
-    if isinstance(world, LayeredMotionWorld):
-        return layered_origins(scene, factual, points.end, world.patch).errors(points.xy)
     if isinstance(world, LearnedWorld):
         return learned_origins(scene, factual, points.end, world.patch).errors(points.xy)
     return {}
@@ -259,7 +236,7 @@ class ErrorAccumulator:
 
 def hidden_error(world: WorldModel, scene: Any, factual: Any, pair: EvaluationPair) -> tuple[float, float]:
     """Mean squared error on hidden pixels, of the prediction and of a copy of the source."""
-    if not isinstance(world, LayeredMotionWorld | LearnedWorld):
+    if not isinstance(world, LearnedWorld):
         return 0.0, 0.0
     hidden = mask_pixels(factual.hidden, pair.source.shape[-1] // world.patch, world.patch)[:, None]
     errors = []
@@ -299,10 +276,9 @@ def open_world(text: str) -> WorldModel:
     name, _, file = text.partition(":")
     if not file:
         return load_world(name)
-    loaders = {"compact": LayeredMotionWorld.load, "learned": LearnedWorld.load}
-    if name not in loaders:
-        raise InputError(f"{text!r} gives weights to {name!r}; only {' and '.join(loaders)} take other weights.")
-    return loaders[name](Path(file))
+    if name != "learned":
+        raise InputError(f"{text!r} gives weights to {name!r}; only learned takes other weights.")
+    return LearnedWorld.load(Path(file))
 
 
 def figures_table(columns: dict[str, dict[str, float]]) -> str:
@@ -318,16 +294,3 @@ def figures_table(columns: dict[str, dict[str, float]]) -> str:
 def format_figure(value: float) -> str:
     """A figure, or a dash where there is none."""
     return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-@dataclass(frozen=True)
-class LayeredCheck:
-    """A few figures of the compact world model in training, on a few held-out layered pairs."""
-
-    photos: Path | None = None
-    """Folder of photographs; procedural pictures without one."""
-
-    def __call__(self, network: LayeredMotionNetwork) -> dict[str, float]:
-        world = LayeredMotionWorld(network)
-        pairs = generated_pairs(LayeredPairs.of(self.photos, "val"), range(6), world.size)
-        return evaluate_world(world, pairs, TrackerConfig(masks=3))

@@ -1,1 +1,1 @@
-"""Training of the bundled networks: LPA, the compact score model and the compact world model."""
+"""Training of the bundled networks: LPA, the compact score model and the world model."""

@@ -1,249 +1,261 @@
-"""Training of the compact world model: masked prediction of the second frame; colors are the only supervision."""
+"""Training of the learned world model: its losses, and the loop over generated pairs and natural video.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+Generated pairs have exact backward flow, which teaches matching, choice among matches, and motion. Natural video has
+none: there the colors of hidden patches are the teacher.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.io.checkpoints import load_weights
-from lpa_cwm.rng import generator, numpy_rng, seed_of
-from lpa_cwm.sampling import unit_range
-from lpa_cwm.synth.layered import LayeredPairs
-from lpa_cwm.synth.pairs import Batch, Example, Mixture, PairSource, Stream
-from lpa_cwm.training.loop import LogRecord, StepLoss, StopSchedule, TrainingLoop, save_weights
-from lpa_cwm.worlds.layered.matching import PATCH
-from lpa_cwm.worlds.layered.render import WarpMixture, per_motion_warps
-from lpa_cwm.worlds.layered.world import FILE, LayeredMotionNetwork, visible_pixels
+from lpa_cwm.geometry import patch_centers
+from lpa_cwm.rng import generator, seed_of
+from lpa_cwm.synth.pairs import prefetch
+from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches
+from lpa_cwm.training.loop import LogRecord, Processes, StepLoss, StopSchedule, TrainingLoop, save_weights
+from lpa_cwm.worlds.learned.densify import Motions, at_quarters
+from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
+from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
+from lpa_cwm.worlds.learned.reliability import take
+from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
+from lpa_cwm.worlds.learned.world import FILE, LearnedWorld
 
-EMA_RATE = 0.01
+EMA_RATE = 0.001
 """Smallest rate of the averaged weights."""
+WEIGHT_DECAY = 1e-2
+"""Of matrices and kernels; vectors and scalars are not decayed."""
+MIN_VISIBLE, MAX_VISIBLE = 0.06, 0.16
+"""Bounds of the fraction of visible patches."""
+WEIGHTS = {"match": 0.5, "choice": 0.5, "motion": 1.0, "color": 1.2}
+"""Of the terms; the color term also counts in proportion to the natural pairs of a batch."""
+MAX_DEVIATION = 3.0
+"""A patch moves as a whole if the flow of its quarters differs from their mean by less than this, in pixels."""
+MAX_MATCH_ERROR = 3.0
+"""A match is right if it is nearer to the truth than this, in pixels."""
+RECALL_RADIUS, RECALL_MOTION = 4.0, 4.0
+"""The logged recall counts matches within this error, of patches that move further than this, in pixels."""
+MAX_LOGGED_ERROR = 32.0
+"""Larger errors of the motion count as this in the log, in pixels."""
+UNIFORM_DENSITY = 1 / 128**2
+"""Density of the mixture's uniform component, per square pixel."""
 COLOR_STD = 0.05
-"""Standard deviation of a color in the likelihood of the mixture."""
-MAX_NLL = 12.0
-"""Negative log-likelihood of the mixture's uniform component: bounds the loss of pixels that nothing predicts."""
-LOSS_SCALE = 100.0
-"""Factor of the whole loss; the clipping norm belongs to it."""
-LAYERED_SHARE, NATURAL_SHARE, SIMULATED_SHARES = 0.3, 0.3, (0.2, 0.2)
-"""Of layered scenes, natural video, and simulated scenes with little and with much motion."""
-CHECK_EVERY = 5
-"""Lines of the log between evaluations on a few held-out pairs."""
+"""Standard deviation of a color in the likelihood of the mixture of warps."""
+MAX_COLOR_NLL = 10.0
+"""Negative log-likelihood of the uniform component: bounds the loss of a pixel that nothing predicts."""
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Random crops of the pairs of another source, which are made at a larger size.
+def by_quarters(values: Tensor) -> Tensor:
+    """Values at the centers of squares of four pixels, [b h4 w4 ...], as four per patch, [b p 4 ...]."""
+    return rearrange(values, "b (i u) (j v) ... -> b (i j) (u v) ...", u=2, v=2)
 
-    The network then trains on few pixels, at the scale at which it will be used.
+
+def patch_flow(batch: FlowBatch) -> tuple[Float[Tensor, "b p 2"], Bool[Tensor, "b p"]]:
+    """Mean flow of each patch, and whether the patch is visible and moves as a whole."""
+    quarters, visible = by_quarters(batch.flow), by_quarters(batch.visible).all(-1)
+    flow = quarters.mean(2)
+    rigid = (quarters - flow[:, :, None]).abs().amax((-2, -1)) < MAX_DEVIATION
+    return flow, visible & rigid & batch.known[:, None]
+
+
+def match_loss(logits: Float[Tensor, "b p s"], batch: FlowBatch) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the true origin of a patch among all source positions (InfoNCE, van den Oord et al. 2018).
+
+    Labels are bilinear, because the truth lies between positions. Also returns the accuracy of the best position.
     """
-
-    pairs: PairSource
-    scenes: tuple[int, int] = (160, 288)
-    """Bounds of the side of a whole scene, in pixels; a scene is never smaller than its crop."""
-
-    @property
-    def name(self) -> str:
-        """Source and sizes."""
-        return f"{self.pairs.name} of {self.scenes[0]}-{self.scenes[1]}"
-
-    def pair(self, index: int, size: int) -> Example:
-        """The crop of this number, at the same position in both frames."""
-        rng = numpy_rng("crop", self.name, index)
-        whole = max(size, int(rng.integers(self.scenes[0], self.scenes[1] + 1)))
-        x, y = (int(at) for at in rng.integers(0, whole - size + 1, 2))
-        scene = self.pairs.pair(index, whole)
-        part = (..., slice(y, y + size), slice(x, x + size))
-        return Example(scene.source[part], scene.target[part])
-
-
-@dataclass(frozen=True)
-class WorldTraining:
-    """Settings of a training that must be the same when it is resumed."""
-
-    batch: int = 8
-    sizes: tuple[int, ...] = (128, 192)
-    """Sides of the frames of the successive stages, in pixels."""
-    stage: int = 1500
-    """Steps per stage; the last stage has no end."""
-    min_visible: float = 0.05
-    max_visible: float = 0.2
-    """Bounds of the fraction of visible patches."""
-    rate: float = 1e-3
-    warmup: int = 50
-    """Steps over which the learning rate rises linearly."""
-    nll_weight: float = 0.003
-    """Weight of the negative log-likelihood beside the squared error."""
-
-    def size(self, step: int) -> int:
-        """Side of the frames of a step."""
-        return self.sizes[min(step // self.stage, len(self.sizes) - 1)]
-
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Parts of a run with frames of one size, as (size, first step, end)."""
-        while start < stop:
-            stage = start // self.stage
-            end = stop if stage >= len(self.sizes) - 1 else min(stop, (stage + 1) * self.stage)
-            yield self.size(start), start, end
-            start = end
-
-    def visible_patches(self, step: int, batch: int) -> Int[Tensor, "b n"]:
-        """The visible patches of a step, equally many in each pair of the batch."""
-        patches = (self.size(step) // PATCH) ** 2
-        draw = generator("world", "visible", step, 0)
-        fraction = self.min_visible + (self.max_visible - self.min_visible) * torch.rand((), generator=draw)
-        orders = [torch.randperm(patches, generator=draw) for _ in range(batch)]
-        return torch.stack(orders)[:, : max(4, int(fraction * patches))]
+    flow, asked = patch_flow(batch)
+    size = batch.source.shape[-1]
+    side = size // STRIDE
+    place = (patch_centers((size, size), PATCH, flow.device) + flow - PATCH / 2) / STRIDE
+    asked = asked & (place >= 0).all(-1) & (place <= side - 2).all(-1)
+    logits, place = logits[asked], place[asked]
+    log_prob = logits.log_softmax(-1)
+    low = place.floor().clamp(max=side - 3)
+    high_share = place - low
+    total = logits.new_zeros(())
+    for dx, dy in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        weight = (high_share if dx else 1 - high_share)[:, 0] * (high_share if dy else 1 - high_share)[:, 1]
+        index = ((low[:, 1] + dy) * side + low[:, 0] + dx).long()
+        total = total - (weight * log_prob.gather(1, index[:, None])[:, 0]).sum()
+    best = logits.argmax(-1)
+    found = torch.stack((best % side, best // side), dim=-1)
+    return total / max(len(place), 1), ((found - place).norm(dim=-1) < 1.0).float().mean()
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionLosses:
-    """Means over hidden pixels and channels."""
+def choice_loss(
+    offset: Float[Tensor, "b mn k 2"], visible: Int[Tensor, "b m n"], logit: Float[Tensor, "bm n k"], batch: FlowBatch
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the right match of a visible patch, or of none; and the recall of the matches.
 
-    error: Float[Tensor, ""]
-    """Squared error of the prediction."""
-    copy_error: Float[Tensor, ""]
-    """Squared error of the unchanged source frame."""
-    nll: Float[Tensor, ""]
-    """Negative log-likelihood of the colors under the mixture of warps."""
+    `offset` are the matches of the patches `visible`.
+    """
+    flow, whole = patch_flow(batch)
+    # A patch on a motion boundary has no right answer; of a patch that the source does not show, no match is right.
+    occluded = ~by_quarters(batch.visible).any(-1)
+    asked = (whole | occluded) & batch.known[:, None]
+    rows = visible.flatten(1)
+    flow, whole, asked = take(flow, rows[:, None]), whole.gather(1, rows), asked.gather(1, rows)
+    error, nearest = (offset - flow[:, :, None]).norm(dim=-1).min(-1)
+    label = torch.where(whole & (error < MAX_MATCH_ERROR), nearest, logit.shape[-1])
+    loss = F.cross_entropy(F.pad(logit, (0, 1)).flatten(0, 1), label.flatten(), reduction="none")
+    moving = whole & (flow.norm(dim=-1) > RECALL_MOTION)
+    recall = (error[moving] < RECALL_RADIUS).float().mean()
+    return (loss * asked.flatten()).sum() / asked.sum().clamp(min=1), recall
 
 
-def prediction_losses(
-    mixture: WarpMixture,
-    source: Float[Tensor, "b 3 h w"],
-    target: Float[Tensor, "b 3 h w"],
-    hidden: Float[Tensor, "b h w"],
-) -> PredictionLosses:
-    """Losses of a predicted target over its hidden pixels."""
-    parts = per_motion_warps(source, mixture.motions)
-    predicted = (parts * mixture.weight[:, :, None]).sum(1) + mixture.inpainting
-    inpainted = 1 - mixture.weight.sum(1, keepdim=True)
-    color = mixture.inpainting / inpainted.clamp(min=1e-4)
-    # Log-likelihood of a mixture of Gaussians around each warp and the inpainted color, and of a uniform component.
-    parts = torch.cat((parts, color[:, None]), dim=1)
-    share = torch.cat((mixture.weight, inpainted), dim=1).clamp(min=1e-6)
-    fit = share.log() - (parts - target[:, None]).square().sum(2) / (2 * COLOR_STD**2)
-    fit = torch.cat((fit, torch.full_like(inpainted, -MAX_NLL)), dim=1)
+def motion_loss(motions: Motions, hidden: Bool[Tensor, "b m p"], batch: FlowBatch) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihood of the flow of hidden quarters of cells under the mixture of motions.
 
-    def mean(values: Float[Tensor, "b h w"]) -> Float[Tensor, ""]:
-        return (values * hidden).sum() / hidden.sum()
+    Also returns the mean error of the motion with the largest weight.
+    """
+    masks = hidden.shape[1]
+    flow, visible = (by_quarters(values).repeat_interleave(masks, 0) for values in (batch.flow, batch.visible))
+    asked = (hidden & batch.known[:, None, None]).flatten(0, 1)[..., None].expand_as(visible)
+    error = (at_quarters(motions) - flow[:, :, :, None]).square().sum(-1).add(1e-4).sqrt()
+    scale = motions.scale[:, :, None]
+    # A component's density falls exponentially with the error: exp(-r / s) / (2 pi s^2).
+    log_density = -error / scale - 2 * scale.log() - math.log(2 * math.pi)
+    absent = (1 - motions.weight.sum(-1)).clamp(min=1e-5)
+    components = motions.weight.clamp(min=1e-6).log() + log_density
+    components = torch.cat((components, (absent * UNIFORM_DENSITY).log()[..., None]), dim=-1)
+    nll = torch.where(visible, -components.logsumexp(-1), -absent.log())
+    chosen = error.gather(-1, motions.weight.argmax(-1, keepdim=True))[..., 0]
+    seen = asked & visible
+    mean_error = (chosen.clamp(max=MAX_LOGGED_ERROR) * seen).sum() / seen.sum().clamp(min=1)
+    return (nll * asked).sum() / asked.sum().clamp(min=1), mean_error
 
-    return PredictionLosses(
-        error=mean((predicted - target).square().mean(1)),
-        copy_error=mean((source - target).square().mean(1)),
-        nll=mean(-fit.logsumexp(1)),
-    )
+
+def color_loss(motions: Motions, hidden: Bool[Tensor, "b m p"], batch: FlowBatch, rows: Int[Tensor, "r"]) -> Tensor:
+    """Negative log-likelihood of the colors of hidden pixels under the mixture of warps, for some pairs."""
+    masks, hw = hidden.shape[1], (batch.source.shape[-2], batch.source.shape[-1])
+    which = (rows[:, None] * masks + torch.arange(masks, device=rows.device)).flatten()
+    part = Motions(*(getattr(motions, name)[which] for name in ("offset", "linear", "weight", "scale", "color")))
+    source, target = (frames[rows].repeat_interleave(masks, 0) for frames in (batch.source, batch.target))
+    wanted = rearrange(target, "m c (i u) (j v) -> m (i j) (u v) c", u=PATCH, v=PATCH)
+    inpainted = part.color[:, :, None, None].expand(-1, -1, PATCH**2, -1, -1)
+    colors = torch.cat((warps(source, origins(part, hw)), inpainted), dim=3)
+    weight = pixel_weights(part)
+    weight = torch.cat((weight, 1 - weight.sum(-1, keepdim=True)), dim=-1).clamp(min=1e-5)
+    fit = weight.log() - (colors - wanted[:, :, :, None]).square().sum(-1) / (2 * COLOR_STD**2)
+    nll = -torch.cat((fit, torch.full_like(fit[..., :1], -MAX_COLOR_NLL)), dim=-1).logsumexp(-1)
+    asked = hidden[rows].flatten(0, 1)[..., None].expand_as(nll)
+    return (nll * asked).sum() / asked.sum().clamp(min=1)
+
+
+def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "b m p"]) -> StepLoss:
+    """The weighted sum of all terms; the log also shows accuracy and recall of matches and the error of motions."""
+    source, target = network.describe(batch.source), network.describe(batch.target, context=False)
+    logits = network.correlation(source, target)
+    match, accuracy = match_loss(logits, batch)
+    # Only patches that some mask shows are matched: row r of the scene is the r-th entry of `visible`.
+    visible, valid = visible_patches(hidden)
+    scene = network.observe(source, target, logits.detach(), visible.flatten(1))
+    rows = torch.arange(visible[0].numel(), device=visible.device).view(1, *visible.shape[1:]).expand_as(visible)
+    reading = network.read(scene, rows, valid)
+    choice, recall = choice_loss(scene.matches.offset, visible, reading.logit, batch)
+    motion, error = motion_loss(reading.motions, hidden, batch)
+    terms = {"match": match, "choice": choice, "motion": motion}
+    unknown = (~batch.known).nonzero()[:, 0]
+    scale = dict.fromkeys(terms, 1.0)
+    if len(unknown):
+        terms["color"] = color_loss(reading.motions, hidden, batch, unknown)
+        scale["color"] = len(unknown) / len(batch.known)
+    total = torch.stack([WEIGHTS[name] * scale[name] * value for name, value in terms.items()]).sum()
+    logged = terms | {"match_accuracy": accuracy, "match_recall": recall, "motion_error": error}
+    return StepLoss(total, {name: value.item() for name, value in logged.items()})
+
+
+def training_masks(step: int, rank: int, pairs: int, masks: int, patches: int) -> Bool[Tensor, "pairs masks patches"]:
+    """Random masks of a step and process, True where hidden; the fraction of visible patches differs between steps."""
+    draw = generator("learned", "masks", step, rank)
+    fraction = MIN_VISIBLE + (MAX_VISIBLE - MIN_VISIBLE) * torch.rand((), generator=draw)
+    order = torch.rand(pairs, masks, patches, generator=draw).argsort(-1)
+    return order >= max(6, int(patches * fraction))
 
 
 @dataclass
 class WorldTrainer:
-    """Trains the compact world model in a folder of checkpoint, log and weights."""
+    """Trains the learned world model in a folder of checkpoint, log and weights."""
 
-    pairs: PairSource
-    training: WorldTraining
+    batches: FlowBatches
     out: Path
+    rate: float = 1e-3
+    warmup: int = 200
+    """Steps over which the learning rate rises linearly."""
+    masks: int = 2
+    """Masks per pair."""
     save_every: int = 100
     workers: int = 1
-    """Background processes that make pairs."""
+    """Background processes that make batches."""
     init: Path | None = None
     """Initial weights when there is no checkpoint."""
-    evaluate: Callable[[LayeredMotionNetwork], dict[str, float]] | None = None
-    """Figures of the averaged weights for the log."""
-    evaluate_every: int = 500
     device: str = "cpu"
+    processes: Processes = field(default_factory=Processes)
 
     def train(self, stop: StopSchedule) -> Path:
         """Train, from the checkpoint in `out` if there is one; returns the path of the averaged weights."""
         loop = self.make_loop(stop)
-        loop.run(self.batches, lambda step, batch: self.loss_of(loop.network, step, batch), lambda: self.report(loop))
+        loop.run(
+            self.make_batches, lambda step, batch: self.loss_of(loop.network, step, batch), lambda: self.report(loop)
+        )
         return self.out / FILE
 
-    def make_loop(self, stop: StopSchedule) -> TrainingLoop[LayeredMotionNetwork]:
+    def make_loop(self, stop: StopSchedule) -> TrainingLoop[LearnedNetwork]:
         """The training loop up to a last step."""
-        training = self.training
-        network = init_world_network(self.init).to(self.device)
-
-        def rate_factor(step: int) -> float:
-            return min(1.0, (step + 1) / training.warmup) * stop.factor(step)
-
+        network = init_learned_network(self.init).to(self.device)
+        matrices, vectors = ([p for p in network.parameters() if (p.dim() > 1) == many] for many in (True, False))
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": WEIGHT_DECAY},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
         return TrainingLoop(
             network,
-            torch.optim.AdamW(network.parameters(), lr=training.rate, betas=(0.9, 0.98), weight_decay=1e-3),
+            torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98)),
             self.out,
-            {**asdict(training), "pairs": self.pairs.name},
+            self.settings(),
             stop.steps,
             self.save_every,
-            rate_factor,
-            max_norm=3.0,
+            lambda step: min(1.0, (step + 1) / self.warmup, stop.factor(step)),
+            max_norm=1.0,
             ema_rate=EMA_RATE,
+            processes=self.processes,
         )
 
-    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when the training is resumed; shards may be added, so they are not part of it."""
+        names = ("rate", "warmup", "masks")
+        own = {name: getattr(self, name) for name in names}
+        return own | {"stages": self.batches.stages, "seed": self.batches.seed, "processes": self.processes.count}
+
+    def make_batches(self, start: int, stop: int) -> Iterator[FlowBatch]:
         """The batches from one step to another."""
-        for size, first, end in self.training.spans(start, stop):
-            yield from Stream(self.pairs, size, self.training.batch, self.workers).batches(first, end)
+        return prefetch(self.batches, range(start, stop), self.workers)
 
-    def loss_of(self, network: LayeredMotionNetwork, step: int, batch: Batch) -> StepLoss:
-        """Loss of a batch; the log shows the error relative to copying the source."""
-        source, target = (unit_range(frame.to(self.device)) for frame in (batch.source, batch.target))
-        visible = self.training.visible_patches(step, len(source)).to(self.device)
-        hw = (target.shape[-2], target.shape[-1])
-        hidden = ~visible_pixels(visible, hw)
-        losses = prediction_losses(network(source, target, visible), source, target, hidden.to(target.dtype))
-        loss = LOSS_SCALE * (losses.error + self.training.nll_weight * losses.nll)
-        return StepLoss(loss, {"ratio": (losses.error / losses.copy_error.clamp(min=1e-6)).item()})
+    def loss_of(self, network: LearnedNetwork, step: int, batch: FlowBatch) -> StepLoss:
+        """Loss of a batch under the masks of its step."""
+        patches = (batch.source.shape[-1] // PATCH) ** 2
+        hidden = training_masks(step, self.processes.rank, len(batch.known), self.masks, patches)
+        return world_loss(network, batch.to(self.device), hidden.to(self.device))
 
-    def report(self, loop: TrainingLoop[LayeredMotionNetwork]) -> LogRecord:
-        """Write the averaged weights; CPU time for the log, with an evaluation when one is due."""
-        save_weights(loop.averaged, self.out / FILE)
-        line: LogRecord = {"cpu_hours": loop.cpu_seconds / 3600}
-        due = loop.step % self.evaluate_every == 0 or loop.step == loop.steps
-        if self.evaluate is not None and due:
-            line |= self.evaluate(loop.averaged)
-        return line
+    def report(self, loop: TrainingLoop[LearnedNetwork]) -> LogRecord:
+        """Write the averaged weights in half precision; CPU time and the number of sharded pairs for the log."""
+        save_weights(loop.averaged, self.out / FILE, torch.float16)
+        return {"cpu_hours": loop.cpu_seconds / 3600, "pairs": sum(map(len, self.batches.shards))}
 
 
-def init_world_network(weights: Path | None = None) -> LayeredMotionNetwork:
+def init_learned_network(weights: Path | None = None) -> LearnedNetwork:
     """The network with the weights of a file, or with random ones, the same each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of("world", "weights"))
-        network = LayeredMotionNetwork()
     if weights is not None:
-        load_weights(network, weights, "a file of weights of the compact world model", "give another --init")
-    return network
-
-
-def train_world(
-    out: Path,
-    training: WorldTraining,
-    stop: StopSchedule,
-    *,
-    photos: Path | None = None,
-    natural: PairSource | None = None,
-    simulated: Sequence[PairSource] = (),
-    save_every: int = 100,
-    workers: int = 1,
-    init: Path | None = None,
-    evaluate: Callable[[LayeredMotionNetwork], dict[str, float]] | None = None,
-) -> Path:
-    """Train the compact world model on layered scenes and what else is given, as `lpa-cwm train world` does."""
-    sources: list[PairSource] = [Crops(LayeredPairs.of(photos, "train"))]
-    shares = [LAYERED_SHARE]
-    if natural is not None:
-        sources.append(natural)
-        shares.append(NATURAL_SHARE)
-    sources += simulated
-    shares += SIMULATED_SHARES[: len(simulated)]
-    trainer = WorldTrainer(
-        Mixture(tuple(sources), tuple(shares)),
-        training,
-        out,
-        save_every,
-        workers,
-        init,
-        evaluate=evaluate,
-        evaluate_every=CHECK_EVERY * save_every,
-        device="cuda" if torch.cuda.is_available() else "cpu",
-    )
-    return trainer.train(stop)
+        return LearnedWorld.load(weights).network.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of("learned", "weights") % 2**31)
+        network = LearnedNetwork()
+    # Convolutions on a CPU are faster with the channels last.
+    return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
+from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -53,7 +54,7 @@ class Reading:
     motions: Motions
 
 
-class LearnedNetwork(nn.Module):
+class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
     """Describes, matches, judges matches, and propagates their motions."""
 
     def __init__(self, sizes: LearnedSizes | None = None) -> None:

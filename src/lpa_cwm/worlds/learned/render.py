@@ -1,14 +1,20 @@
-"""Pictures from motions: weighted backward warps of the source, and a color where the source shows nothing."""
+"""What motions do to a picture: backward warps of the source, and the perturbation (a bump of light) they carry."""
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import HW, centered_grid, patch_centers, to_sampler
+from lpa_cwm.geometry import HW, centered_grid, patch_centers, pixel_centers, to_sampler
+from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
 from lpa_cwm.worlds.learned.encoder import PATCH
+
+LEAST = 0.01
+"""Modes with less weight than this everywhere in a cell carry nothing."""
 
 
 def origins(motions: Motions, hw: HW) -> Float[Tensor, "m p s k 2"]:
@@ -40,3 +46,116 @@ def render(source: Float[Tensor, "m 3 h w"], motions: Motions) -> Float[Tensor, 
     picture = (warps(source, origins(motions, hw)) * weight).sum(3)
     picture = picture + (1 - weight.sum(3)) * motions.color[:, :, None]
     return rearrange(picture, "m (i j) (u v) c -> m c (i u) (j v)", j=hw[1] // PATCH, v=PATCH)
+
+
+@dataclass(frozen=True)
+class RadialBump:
+    """A Gaussian cut off at three standard deviations, the same in all channels."""
+
+    sigma: float = 2.0
+    amplitude: float = 0.034
+
+    @property
+    def radius(self) -> float:
+        """No pixel further than this from the point is touched."""
+        return 3 * self.sigma
+
+    def height(self, squared: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """The bump at a squared distance from its center."""
+        return self.amplitude * torch.exp(squared * (-0.5 / self.sigma**2)) * (squared <= self.radius**2)
+
+    def image(self, xy: Float[Tensor, "n 2"], hw: HW) -> Float[Tensor, "n h w"]:
+        """The bump around each point, at the pixels' centers."""
+        offset = pixel_centers(hw, xy.device).to(xy) - xy[:, None, None]
+        return self.height(offset.square().sum(-1))
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedModes:
+    """The modes that carry something into a hidden cell, as a list."""
+
+    mask: Int[Tensor, "e"]
+    cell: Int[Tensor, "e"]
+    center: Float[Tensor, "e 2"]
+    """Where the middle of the cell comes from."""
+    linear: Float[Tensor, "e 2 2"]
+    weight: Float[Tensor, "e 4"]
+
+    @classmethod
+    def of(
+        cls, motions: Motions, hidden: Bool[Tensor, "m p"], hw: HW, cells: Int[Tensor, "m c"] | None = None
+    ) -> "CarriedModes":
+        """All modes with some weight in a hidden cell; `cells` are those that the motions are of, all by default."""
+        shown = hidden if cells is None else hidden.gather(1, cells)
+        found = ((motions.weight.amax(2) > LEAST) & shown[..., None]).nonzero().unbind(-1)
+        mask, row, _ = found
+        cell = row if cells is None else cells[mask, row]
+        return cls(
+            mask,
+            cell,
+            patch_centers(hw, PATCH, hidden.device)[cell] + motions.offset[found],
+            motions.linear[found] + torch.eye(2, device=hidden.device),
+            motions.weight.transpose(2, 3)[found],
+        )
+
+    def reach(self, bump: RadialBump) -> Float[Tensor, "e"]:
+        """No point further from the center than this can be seen in the cell."""
+        return self.linear.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2) + bump.radius
+
+    def blocks(self, bump: RadialBump, xy: Float[Tensor, "q 2"], entry: Int[Tensor, "q"]) -> Float[Tensor, "q 8 8"]:
+        """The bump at each point as the listed mode shows it in its cell."""
+        # Squared distance from the point to the origin of every pixel of the cell.
+        within = centered_grid(PATCH, xy.device).to(xy).T
+        (x, y), (a, b, c, d) = (self.center[entry] - xy).unbind(-1), self.linear[entry].flatten(1).unbind(-1)
+        x = torch.addmm(x[:, None], torch.stack((a, b), dim=-1), within)
+        y = torch.addmm(y[:, None], torch.stack((c, d), dim=-1), within)
+        value = bump.height(x.square_().add_(y.square_()))
+        weight = self.weight[entry].view(-1, 2, 1, 2, 1)
+        return (value.view(-1, 2, PATCH // 2, 2, PATCH // 2) * weight).view(-1, PATCH, PATCH)
+
+
+def splat(
+    bump: RadialBump, motions: Motions, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"], hw: HW
+) -> Responses:
+    """What the bump adds to the hidden patches when motions and weights stay as they are.
+
+    The bump is carried as a function, so nothing is interpolated; only the cells that it reaches are visited.
+    """
+    modes = CarriedModes.of(motions, hidden, hw)
+    query, entry = (torch.cdist(xy, modes.center) < modes.reach(bump)).nonzero().unbind(-1)
+    value = modes.blocks(bump, xy[query], entry)
+    return add_up(value, query, modes.mask[entry], modes.cell[entry], (len(xy), len(hidden)), hw)
+
+
+def splat_pairs(
+    bump: RadialBump,
+    motions: Motions,
+    hidden: Bool[Tensor, "n m p"],
+    xy: Float[Tensor, "n 2"],
+    hw: HW,
+    cells: Int[Tensor, "nm c"],
+) -> Responses:
+    """`splat` for many frame pairs with one point and m masks each; motions are those of all masks of all pairs."""
+    masks = hidden.shape[1]
+    modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw, cells)
+    query = modes.mask // masks
+    (entry,) = ((modes.center - xy[query]).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
+    query = query[entry]
+    value = modes.blocks(bump, xy[query], entry)
+    return add_up(value, query, modes.mask[entry] % masks, modes.cell[entry], (len(xy), masks), hw)
+
+
+def add_up(
+    value: Float[Tensor, "q 8 8"],
+    query: Int[Tensor, "q"],
+    mask: Int[Tensor, "q"],
+    cell: Int[Tensor, "q"],
+    shape: tuple[int, int],
+    hw: HW,
+) -> Responses:
+    """Responses from the contributions of single modes: the modes of one cell add up."""
+    masks, patches = shape[1], (hw[0] // PATCH) * (hw[1] // PATCH)
+    rows, block = ((query * masks + mask) * patches + cell).unique(return_inverse=True)
+    blocks = value.new_zeros(len(rows), PATCH, PATCH).index_add_(0, block, value)[:, None]
+    pair = rows // patches
+    return Responses(blocks, pair // masks, pair % masks, rows % patches, shape, hw)

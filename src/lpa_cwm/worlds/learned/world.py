@@ -1,6 +1,6 @@
 """The world model around the learned network; its weights ship in the package."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -8,15 +8,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import Calibration, TrackerConfig
+from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW
+from lpa_cwm.io.checkpoints import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
 from lpa_cwm.worlds.learned.encoder import PATCH, Description
-from lpa_cwm.worlds.learned.intervention import RadialBump, splat, splat_pairs
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
-from lpa_cwm.worlds.learned.render import render
-from lpa_cwm.worlds.perturbed import PerturbedPredictor, load_network, total_effect
+from lpa_cwm.worlds.learned.render import RadialBump, render, splat, splat_pairs
+from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
 FILE = "world-learned.safetensors"
 CALIBRATION = Calibration(
@@ -57,36 +58,67 @@ class LearnedWorld:
 
     @classmethod
     def load(cls, weights: Path | None = None) -> "LearnedWorld":
-        """The world model of a weight file; of the bundled one if none is given."""
-        network = load_network(LearnedNetwork(), weights, FILE, "learned")
+        """The world model of a weight file; of the bundled one if none is given.
+
+        Args:
+            weights: A safetensors file; the bundled one by default.
+        """
+        network = LearnedNetwork()
+        path = bundled_weights(FILE) if weights is None else weights
+        load_weights(network, path, "a file of weights of the learned world model", "give a file that is")
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        return cls(network)
+        return cls(network.eval())
 
     @torch.no_grad()
     def describe(self, frame: Float[Tensor, "3 h w"]) -> Description:
-        """Descriptors and context of a frame, which serve it as source and as target."""
+        """Descriptors and context of a frame, which serve it as source and as target.
+
+        Args:
+            frame: Colors in [0, 1].
+        """
         return self.network.to(frame.device).describe(frame[None])
 
     @torch.no_grad()
     def observe(self, source: Description, target: Description) -> LearnedScene:
-        """Match every target patch by itself to the source."""
+        """Match every target patch by itself to the source.
+
+        Args:
+            source: The described source frame.
+            target: The described target frame.
+        """
         return self.network.observe(source, target)
 
     @torch.no_grad()
     def imagine(self, scene: LearnedScene, hidden: Bool[Tensor, "m p"]) -> LearnedFactual:
-        """Infer the motions under each mask from the visible patches alone."""
+        """Infer the motions under each mask from the visible patches alone.
+
+        Args:
+            scene: What `observe` returned.
+            hidden: For each mask, the patches of the target that are hidden.
+        """
         return LearnedFactual(hidden, self.network.imagine(scene, hidden[None]).motions)
 
     @torch.no_grad()
     def predict(self, scene: LearnedScene, factual: LearnedFactual) -> Float[Tensor, "m 3 h w"]:
-        """The predicted target under each mask; visible patches are copied from the target."""
+        """The predicted target under each mask; visible patches are copied from the target.
+
+        Args:
+            scene: What `observe` returned.
+            factual: What `imagine` returned.
+        """
         hidden = mask_pixels(factual.hidden, scene.source.hw[1] // PATCH, PATCH)
         rendered = render(scene.source.frame.expand(len(hidden), -1, -1, -1), factual.motions)
         return torch.where(hidden[:, None], rendered, scene.target.frame)
 
     @torch.no_grad()
     def intervene(self, scene: LearnedScene, factual: LearnedFactual, xy: Float[Tensor, "n 2"]) -> Responses:
-        """The bump at each point, carried by the factual motions and weights (controlled direct effect)."""
+        """The bump at each point, carried by the factual motions and weights (controlled direct effect).
+
+        Args:
+            scene: What `observe` returned.
+            factual: What `imagine` returned.
+            xy: Points of the source.
+        """
         return splat(self.bump, factual.motions, factual.hidden, xy, scene.source.hw)
 
     @torch.no_grad()
@@ -101,6 +133,13 @@ class LearnedWorld:
         """Responses in n pairs of crops with one point and m masks each, in one batch.
 
         Only the cells around `near`, where each point is looked for, are imagined.
+
+        Args:
+            source: Source crops.
+            target: Target crops.
+            xy: The point of each source crop.
+            near: Where in its target crop each point is looked for.
+            hidden: Masks of each pair.
         """
         network = self.network.to(source.device)
         scene = network.observe(network.describe(source), network.describe(target, context=False))
@@ -110,7 +149,17 @@ class LearnedWorld:
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
-        return total_effect(self)
+
+        def predict(source: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
+            scene = self.observe(self.describe(source), self.describe(target))
+            return self.predict(scene, self.imagine(scene, hidden))
+
+        def perturb(source: Tensor, xy: Tensor) -> Tensor:
+            return source + self.bump.image(xy[None], (source.shape[-2], source.shape[-1]))[0]
+
+        # Native crops need `respond`; what is calibrated is the strength of responses with fixed motions.
+        defaults = replace(self.defaults, passes=0, reevaluation="joint", calibration=None)
+        return PerturbedPredictor(predict, perturb, self.size, self.patch, defaults, self.response_sigma)
 
 
 def cells_around(xy: Float[Tensor, "n 2"], hw: HW) -> Int[Tensor, "n c"]:
