@@ -32,9 +32,9 @@ TOUCHED = """
 import sys
 from pathlib import Path
 import lpa_cwm
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 
-root, called, reads, load = Path(lpa_cwm.__file__).parent, set(), [], safe_pickle.load
+root, called, reads, load = Path(lpa_cwm.__file__).parent, set(), [], safe_load.load_pickle
 
 def note(frame, event, argument):
     path = frame.f_code.co_filename
@@ -45,7 +45,7 @@ def counted(path):
     reads.append(path)
     return load(path)
 
-safe_pickle.load = counted
+safe_load.load_pickle = counted
 from lpa_cwm.cli.main import main
 sys.setprofile(note)
 try:

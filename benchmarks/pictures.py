@@ -19,7 +19,7 @@ from PIL import Image
 import lpa_cwm as lc
 from lpa_cwm.bundled import GALLERY
 from lpa_cwm.cli.main import main as lpa_cwm
-from lpa_cwm.io.overlay import OverlayStyle, overlay
+from lpa_cwm.io.visualization import OverlayStyle, overlay
 
 PANEL, GAP = 320, 6
 """Side of a panel of the moving picture, and the gap between panels, in pixels."""

@@ -9,7 +9,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.tapvid import TapVidDataset
 from lpa_cwm.evaluation.compare import VARIANTS, compare
 from lpa_cwm.evaluation.predict import Method
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 from lpa_cwm.metrics import load_scores
 from lpa_cwm.report.tables import figures_of
 from lpa_cwm.training.feature_cache import fill_cache
@@ -25,7 +25,7 @@ def test_a_comparison_reads_the_data_once_and_hashes_each_video_once(tmp_path, m
     """Predicting, scoring and the pictures of the report share one data set."""
     path = save(tmp_path / "data.pkl", entries(2, t=3, n=2))
     reads, hashes = Counter(), Counter()
-    load, fingerprint = safe_pickle.load, TapVidDataset.fingerprint
+    load, fingerprint = safe_load.load_pickle, TapVidDataset.fingerprint
 
     def counted_load(path):
         reads[path] += 1
@@ -35,7 +35,7 @@ def test_a_comparison_reads_the_data_once_and_hashes_each_video_once(tmp_path, m
         hashes[index] += 1
         return fingerprint(self, index)
 
-    monkeypatch.setattr(safe_pickle, "load", counted_load)
+    monkeypatch.setattr(safe_load, "load_pickle", counted_load)
     monkeypatch.setattr(TapVidDataset, "fingerprint", counted_fingerprint)
     methods = [Method("static"), *(Method(name, **TOY) for name in ("uniform", "apa", "lpa"))]
     result = compare(path, tmp_path / "out", methods)

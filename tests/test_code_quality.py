@@ -65,7 +65,7 @@ def test_no_name_is_defined_twice_in_a_namespace(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_files_are_short_and_introduced(path):
     text = path.read_text()
-    assert text.count("\n") <= 400
+    assert text.count("\n") <= 500
     assert ast.get_docstring(ast.parse(text))
 
 

@@ -17,8 +17,8 @@ from lpa_cwm import registry
 from lpa_cwm.cli.main import COMMANDS
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.overlay import confidence_of
 from lpa_cwm.io.video import read, write
+from lpa_cwm.io.visualization import confidence_of
 from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import (
     PALETTE,

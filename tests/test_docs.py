@@ -144,7 +144,7 @@ API = re.findall(
     r"^::: (\S+)(?:\n    options:\n      members: \[(.*?)\])?", (ROOT / "docs/api.md").read_text(), re.MULTILINE
 )
 WITHOUT_EXAMPLE = {
-    "lpa_cwm.io.rerun.save": "needs an optional package",
+    "lpa_cwm.io.visualization.save_rerun": "needs an optional package",
     "lpa_cwm.tracker.FrameEstimate": "made by trackers",
     "lpa_cwm.clip_tracking.TrackedClip": "made by `track_clip`",
     "lpa_cwm.explain.Explanation": "made by `explain`",

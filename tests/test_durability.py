@@ -19,8 +19,8 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, exclusive, pin_settings, share_pieces
 from lpa_cwm.io import video
-from lpa_cwm.io.export import write_gif, write_webm
 from lpa_cwm.io.predictions import is_complete, write_prediction
+from lpa_cwm.io.visualization import write_gif, write_webm
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.reproduction.parts import PARTS, finished
 from lpa_cwm.training.feature_cache import is_complete as is_cached

@@ -12,8 +12,8 @@ import torch
 
 import lpa_cwm as lc
 from lpa_cwm.errors import InputError, InterruptedTracking
-from lpa_cwm.io.conversion import as_clip, as_queries
-from lpa_cwm.io.player import player_html
+from lpa_cwm.io.inputs import as_clip, as_queries
+from lpa_cwm.io.visualization import player_html
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 QUICK = {"method": "uniform", "world": "toy", "masks": 1}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lpa_cwm.cli.main import main
-from lpa_cwm.io import rerun
+from lpa_cwm.io import visualization
 from lpa_cwm.types import Queries, Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 
@@ -18,7 +18,7 @@ def test_frames_points_tails_and_confidences_are_on_one_time_line(tmp_path):
     queries = Queries(torch.tensor([[20.0, 20.0], [30.0, 30.0]]), torch.tensor([0, 1]))
     truth = toy_truth(motion, queries, 3, (64, 64))
     tracks = Tracks(truth.xy, truth.visible, strength=torch.rand(2, 3))
-    rerun.save(tmp_path / "run.rrd", toy_clip(motion, 3, (64, 64)), tracks)
+    visualization.save_rerun(tmp_path / "run.rrd", toy_clip(motion, 3, (64, 64)), tracks)
     command = [sys.executable, "-m", "rerun", "rrd", "print", "-vv", str(tmp_path / "run.rrd")]
     shown = subprocess.run(command, capture_output=True, text=True).stdout
     for entity in ("/clip", "/clip/points", "/clip/tails", "/confidence/strength"):

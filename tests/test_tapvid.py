@@ -14,7 +14,7 @@ from PIL import Image
 from lpa_cwm.config import Selection, evenly_spaced
 from lpa_cwm.datasets.tapvid import first_queries, load_dataset, strided_queries
 from lpa_cwm.errors import InputError
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 from lpa_cwm.protocols import Dataset
 from tapvid_files import entries, entry, jpegs, save
 
@@ -81,7 +81,7 @@ def test_one_file_is_in_memory_at_a_time(tmp_path, monkeypatch):
     for shard in range(4):
         save(tmp_path / "set" / f"{shard}.pkl", [entry(shard)])
     videos, loads = [], []
-    load = safe_pickle.load
+    load = safe_load.load_pickle
 
     def counted(path):
         content = load(path)
@@ -89,7 +89,7 @@ def test_one_file_is_in_memory_at_a_time(tmp_path, monkeypatch):
         videos.extend(weakref.ref(raw["video"]) for raw in content)
         return content
 
-    monkeypatch.setattr(safe_pickle, "load", counted)
+    monkeypatch.setattr(safe_load, "load_pickle", counted)
     dataset = load_dataset(tmp_path / "set")
     for index in range(4):
         _ = dataset[index].clip[0], dataset.fingerprint(index)

@@ -308,13 +308,13 @@ def test_a_video_on_standard_input_is_tracked_as_it_arrives(clip, tmp_path, caps
 
 
 def test_an_interrupted_stream_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch):
-    from lpa_cwm.io import streams
+    from lpa_cwm.io import video
 
     def endless():
         yield from read(clip).frames
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(streams, "read_camera", lambda index: endless())
+    monkeypatch.setattr(video, "read_camera", lambda index: endless())
     with pytest.raises(SystemExit) as stop:
         run("track", "camera:1", *QUICK, "--grid", 1, "--save", tmp_path / "t.csv", "--out", tmp_path / "o.mp4")
     assert stop.value.code == 130

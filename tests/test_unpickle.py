@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -43,7 +43,7 @@ ARRAYS = {
 def test_arrays_come_back(tmp_path, name, protocol):
     array = ARRAYS[name]
     path = save(tmp_path / "a.pkl", array, protocol)
-    found = safe_pickle.load(path)
+    found = safe_load.load_pickle(path)
     assert np.array_equal(found, array)
     assert found.dtype == pickle.loads(path.read_bytes()).dtype
     assert found.shape == array.shape
@@ -53,13 +53,13 @@ def test_arrays_come_back(tmp_path, name, protocol):
 def test_containers_come_back(tmp_path, protocol):
     value = {"a": [1, 2.5, "x", b"y", None, True], "b": (1, {2, 3}, frozenset({4})), "c": OrderedDict(z=1)}
     value["scalars"] = [np.float32(1.5), np.int64(-3), np.bool_(True)]
-    assert safe_pickle.load(save(tmp_path / "a.pkl", value, protocol)) == value
+    assert safe_load.load_pickle(save(tmp_path / "a.pkl", value, protocol)) == value
 
 
 def test_the_names_of_older_numpy_are_understood(tmp_path):
     new = pickle.dumps(ARRAYS["float"], 2)
     (tmp_path / "a.pkl").write_bytes(new.replace(b"numpy._core", b"numpy.core"))
-    assert np.array_equal(safe_pickle.load(tmp_path / "a.pkl"), ARRAYS["float"])
+    assert np.array_equal(safe_load.load_pickle(tmp_path / "a.pkl"), ARRAYS["float"])
 
 
 class Calls:
@@ -90,7 +90,7 @@ def test_anything_else_is_refused_by_name(tmp_path, monkeypatch, name, protocol)
     value, sentence = REFUSED[name]
     save(tmp_path / "a.pkl", {"video": [value]}, protocol)
     with pytest.raises(InputError, match=sentence):
-        safe_pickle.load(tmp_path / "a.pkl")
+        safe_load.load_pickle(tmp_path / "a.pkl")
     assert not (tmp_path / "called").exists()
 
 
@@ -99,14 +99,14 @@ def test_a_dtype_cannot_be_turned_into_pointers(tmp_path):
     forged = b"cnumpy\ndtype\n(VS8\nI00\nI01\ntR" + pickle.dumps(state, 0)[:-1] + b"b."
     (tmp_path / "a.pkl").write_bytes(forged)
     with pytest.raises(InputError, match="structured"):
-        safe_pickle.load(tmp_path / "a.pkl")
+        safe_load.load_pickle(tmp_path / "a.pkl")
 
 
 def test_object_arrays_are_never_made_from_raw_bytes(tmp_path):
     make = b"cnumpy.core.numeric\n_frombuffer\n(C\x08AAAAAAAAcnumpy\ndtype\n(VO8\nI00\nI01\ntR(I1\ntVC\ntR."
     (tmp_path / "a.pkl").write_bytes(make)
     with pytest.raises(InputError):
-        safe_pickle.load(tmp_path / "a.pkl")
+        safe_load.load_pickle(tmp_path / "a.pkl")
 
 
 def test_truncation_anywhere_gets_a_sentence(tmp_path):
@@ -114,7 +114,7 @@ def test_truncation_anywhere_gets_a_sentence(tmp_path):
     for end in range(len(whole)):
         (tmp_path / "a.pkl").write_bytes(whole[:end])
         with pytest.raises(InputError, match="no complete pickle"):
-            safe_pickle.load(tmp_path / "a.pkl")
+            safe_load.load_pickle(tmp_path / "a.pkl")
 
 
 def test_random_damage_never_escapes(tmp_path):
@@ -126,7 +126,7 @@ def test_random_damage_never_escapes(tmp_path):
         damaged[rng.integers(0, len(whole), 3)] = rng.integers(0, 256, 3)
         (tmp_path / "a.pkl").write_bytes(damaged.tobytes())
         try:
-            safe_pickle.load(tmp_path / "a.pkl")
+            safe_load.load_pickle(tmp_path / "a.pkl")
         except InputError:
             refused += 1
     assert refused > 30
@@ -134,7 +134,7 @@ def test_random_damage_never_escapes(tmp_path):
 
 def test_an_absent_file_gets_a_sentence(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
-        safe_pickle.load(tmp_path / "absent.pkl")
+        safe_load.load_pickle(tmp_path / "absent.pkl")
 
 
 def raw(value):
@@ -208,14 +208,14 @@ HARMLESS = {"a memo of two billion places": b"Nr\xff\xff\xff\x7f"}
 PROBE = """
 import resource, sys
 from pathlib import Path
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 from lpa_cwm.errors import InputError
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path.name, flush=True, end=" ")
     try:
-        safe_pickle.load(path)
+        safe_load.load_pickle(path)
         print("admitted", flush=True)
     except InputError:
         print("refused", flush=True)
@@ -239,4 +239,4 @@ def test_hostile_files_neither_crash_nor_fill_the_memory(tmp_path):
 def test_an_array_of_objects_does_not_follow_its_list(tmp_path):
     grown = b"]q\x00" + raw(b"a") + b"a0" + forged((1,), "O", b"h\x00") + b"h\x00" + raw(b"b") + b"a0."
     (tmp_path / "a.pkl").write_bytes(b"\x80\x05" + grown)
-    assert safe_pickle.load(tmp_path / "a.pkl").tolist() == [b"a"]
+    assert safe_load.load_pickle(tmp_path / "a.pkl").tolist() == [b"a"]

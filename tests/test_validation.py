@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from lpa_cwm import validation
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.checkpoints import load_plain, load_weights
-from lpa_cwm.io.images import read_rgb
+from lpa_cwm.io.safe_load import load_plain, load_weights
+from lpa_cwm.io.video import read_rgb
 from lpa_cwm.validation import check_array, check_name, parse_json, read_json, read_npz, reading, structure
 
 
@@ -173,14 +173,14 @@ def test_names_that_cannot_be_file_names(name):
 
 
 def test_pictures_of_many_pixels_and_odd_formats_are_refused(tmp_path, monkeypatch):
-    from lpa_cwm.io import images
+    from lpa_cwm.io import video
 
     Image.new("RGB", (20, 10)).save(tmp_path / "x.png")
     Image.new("RGB", (20, 10)).save(tmp_path / "x.eps")
     assert read_rgb(tmp_path / "x.png", "x").shape == (10, 20, 3)
     with pytest.raises(InputError, match="not a picture"):
         read_rgb(tmp_path / "x.eps", "x")
-    monkeypatch.setattr(images, "MOST_PIXELS", 199)
+    monkeypatch.setattr(video, "MOST_PIXELS", 199)
     with pytest.raises(InputError, match="20x10 pixels"):
         read_rgb(tmp_path / "x.png", "x")
 

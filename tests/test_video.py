@@ -15,7 +15,7 @@ from PIL import Image
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import video
-from lpa_cwm.io.streams import open_stream
+from lpa_cwm.io.video import open_stream
 from lpa_cwm.types import Frames
 
 

@@ -7,7 +7,7 @@
 # %%
 import lpa_cwm as lc
 from lpa_cwm.bundled import DEMO_CLIP
-from lpa_cwm.io.points import select_frames
+from lpa_cwm.io.inputs import select_frames
 
 clip = select_frames(lc.read(DEMO_CLIP), range(6))
 print(len(clip), "frames of", clip.hw)

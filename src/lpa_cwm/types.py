@@ -182,7 +182,7 @@ class Tracks:
         return Tracks(**{name: value[chosen] for name, value in self.known().items()})
 
     def _repr_html_(self) -> str:
-        from lpa_cwm.io.player import player_html
+        from lpa_cwm.io.visualization import player_html
 
         return player_html(self)
 
@@ -213,7 +213,7 @@ class Tracks:
         Args:
             clip: The clip that was tracked.
         """
-        from lpa_cwm.io.player import TrackPlayer
+        from lpa_cwm.io.visualization import TrackPlayer
 
         return TrackPlayer(self, clip)
 
@@ -266,7 +266,7 @@ class Tracks:
             tail: Frames that a tail reaches back.
             style: Other fields of `OverlayStyle`: `dot_size`, `numbers`, `color_by`, `side_by_side`, `scale`.
         """
-        from lpa_cwm.io.overlay import OverlayStyle, overlay
+        from lpa_cwm.io.visualization import OverlayStyle, overlay
 
         return overlay(self, clip, OverlayStyle(tail=tail, **style))
 

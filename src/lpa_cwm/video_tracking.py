@@ -18,15 +18,22 @@ from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.files import data_files
-from lpa_cwm.io import rerun
-from lpa_cwm.io.conversion import FALLBACK_GRID, as_clip, as_queries
-from lpa_cwm.io.export import VIDEO_SUFFIXES, write_video
-from lpa_cwm.io.overlay import OverlayStyle, draw_tracks, overlay
-from lpa_cwm.io.points import frame_range, read_points, renumber, select_frames, spaced_grid
-from lpa_cwm.io.regions import points_on, read_region
-from lpa_cwm.io.streams import FrameStream
+from lpa_cwm.io import visualization
+from lpa_cwm.io.inputs import (
+    FALLBACK_GRID,
+    as_clip,
+    as_queries,
+    frame_range,
+    points_on,
+    read_points,
+    read_region,
+    renumber,
+    select_frames,
+    spaced_grid,
+)
 from lpa_cwm.io.tracks import TrackSource, save, table
-from lpa_cwm.io.video import PICTURES, read
+from lpa_cwm.io.video import PICTURES, FrameStream, read
+from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
 from lpa_cwm.online import FrameEstimate
 from lpa_cwm.registry import load, resolve_device
 from lpa_cwm.tracker import CwmTracker, stack_estimates, validate_queries
@@ -141,7 +148,7 @@ class VideoJob:
     def write(self, tracks: Tracks) -> list[Path]:
         """Write the files and return their paths."""
         if self.save and self.save.suffix.lower() == ".rrd":
-            rerun.save(self.save, self.clip, tracks)
+            visualization.save_rerun(self.save, self.clip, tracks)
         elif self.save:
             save(tracks, self.save, self.source(), self.form)
         if self.out:

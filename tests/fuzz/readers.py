@@ -132,7 +132,7 @@ def mesh(path):
 
 
 def image(path):
-    from lpa_cwm.io.images import read_rgb, shown_size
+    from lpa_cwm.io.video import read_rgb, shown_size
 
     shown_size(path, path.name)
     read_rgb(path, path.name, upright=True)
@@ -180,7 +180,7 @@ def kinetics(path):
 
 
 def points(path):
-    from lpa_cwm.io.points import read_points
+    from lpa_cwm.io.inputs import read_points
 
     read_points([str(path)])
 
@@ -218,7 +218,7 @@ def pair_shard(path):
 def stdin_clip(path):
     from unittest.mock import patch
 
-    from lpa_cwm.io.streams import open_stream
+    from lpa_cwm.io.video import open_stream
 
     with path.open("rb") as file, patch("sys.stdin", SimpleNamespace(buffer=file)):
         for _ in zip(range(12), open_stream("-").frames, strict=False):
@@ -243,7 +243,7 @@ def worker_answer(path):
 
 
 def region(path):
-    from lpa_cwm.io.regions import read_region
+    from lpa_cwm.io.inputs import read_region
 
     read_region(str(path), (24, 32))
 

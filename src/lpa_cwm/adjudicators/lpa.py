@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lpa_cwm.adjudicators.features import STATISTICS, CandidateFeatures, compress, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors
+from lpa_cwm.io.safe_load import check_state_dict, load_safetensors
 from lpa_cwm.types import PATH_NAMES, Candidates, Judgement, Pair
 from lpa_cwm.validation import parse_json, reading, structure
 

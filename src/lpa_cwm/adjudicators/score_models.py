@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lpa_cwm.files import bundled_weights
-from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict, load_weights
+from lpa_cwm.io.safe_load import check_state_dict, load_state_dict, load_weights
 
 TIME = 0.006
 """Diffusion time (t_s), between 0 (image) and 1 (noise)."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lpa_cwm import validation
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import center_of, to_sampler
-from lpa_cwm.io.checkpoints import check_state_dict, load_state_dict
+from lpa_cwm.io.safe_load import check_state_dict, load_state_dict
 from lpa_cwm.validation import reading
 
 Norm = Literal["instance", "batch", "none"]

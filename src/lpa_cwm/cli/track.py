@@ -116,7 +116,7 @@ deeplabcut (.csv, .h5)."""
 
     def streams(self) -> bool:
         """Whether a camera or standard input is tracked; refused beside what needs the whole clip."""
-        from lpa_cwm.io.streams import is_stream
+        from lpa_cwm.io.video import is_stream
 
         if not any(is_stream(str(clip)) for clip in self.clips):
             return False
@@ -134,9 +134,9 @@ deeplabcut (.csv, .h5)."""
     def track_stream(self, name: str, device: str) -> None:
         """Track while frames arrive; without files, rows go to stdout."""
         from lpa_cwm import registry
-        from lpa_cwm.io.overlay import OverlayStyle
-        from lpa_cwm.io.streams import open_stream
         from lpa_cwm.io.tracks import RowPrinter
+        from lpa_cwm.io.video import open_stream
+        from lpa_cwm.io.visualization import OverlayStyle
         from lpa_cwm.tracker import validate_queries
         from lpa_cwm.video_tracking import StreamJob
 
@@ -162,7 +162,7 @@ deeplabcut (.csv, .h5)."""
 
     def jobs(self) -> "list[VideoJob]":
         """All clips with their points; every one is opened before any is tracked."""
-        from lpa_cwm.io.overlay import OverlayStyle
+        from lpa_cwm.io.visualization import OverlayStyle
         from lpa_cwm.video_tracking import clip_paths, default_outputs, prepare_job
 
         options = self.point_options()
@@ -241,7 +241,7 @@ class Explain(JsonOption):
         from lpa_cwm import registry
         from lpa_cwm.bundled import bundled_clip
         from lpa_cwm.explain import draw_explanation, explain
-        from lpa_cwm.io.points import read_points
+        from lpa_cwm.io.inputs import read_points
         from lpa_cwm.io.video import read
 
         name, device = self.model.adjudicator_name(), self.model.on()

@@ -20,7 +20,7 @@ from lpa_cwm.datasets.tapvid_formats import AnnotatedVideo, annotated_clip, anno
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import HW
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 from lpa_cwm.io.video import LazyFrames
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
@@ -152,7 +152,7 @@ def _kinetics(path: Path) -> Contents:
 
 
 def _pickle(path: Path) -> Contents:
-    content = safe_pickle.load(path)
+    content = safe_load.load_pickle(path)
     if isinstance(content, dict) and all(isinstance(name, str) for name in content):
         return {name: partial(annotated_video, entry=entry) for name, entry in content.items()}
     if isinstance(content, list):

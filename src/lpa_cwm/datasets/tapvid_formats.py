@@ -22,8 +22,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
-from lpa_cwm.io.images import read_rgb
-from lpa_cwm.io.video import VideoFile
+from lpa_cwm.io.video import VideoFile, read_rgb
 from lpa_cwm.validation import MOST_PIXELS, check_name, file_size, reading
 
 MARGIN = 0.01

@@ -1,12 +1,15 @@
-"""Reading and writing clips: any file FFmpeg understands, or a folder of pictures.
+"""Reading and writing video: any file FFmpeg understands, folders of pictures, standard input, cameras.
 
 Nothing is decoded before it is asked for and only the last few frames are kept, so memory does not grow with length.
 """
 
+import io
 import re
+import sys
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, dropwhile
@@ -23,11 +26,11 @@ from av.video.stream import VideoStream
 from einops import rearrange
 from jaxtyping import UInt8
 from numpy import ndarray
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, data_files
-from lpa_cwm.io.images import read_rgb, shown_size
 from lpa_cwm.types import Clip
 from lpa_cwm.validation import MOST_PIXELS, file_size, reason
 
@@ -333,3 +336,148 @@ def _picture(path: Path) -> UInt8[Tensor, "3 h w"]:
     """Decode one picture, upright."""
     pixels = read_rgb(path, str(path), upright=True)
     return rearrange(torch.from_numpy(pixels), "h w c -> c h w").contiguous()
+
+
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Others, such as PostScript, need programs to be read."""
+DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "F"})
+
+
+@contextmanager
+def open_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """A picture whose header was read and whose number of pixels is admissible; `name` is for the error sentence."""
+    try:
+        if isinstance(source, Path):
+            file_size(source)
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
+            width, height = picture.size
+            if width * height > MOST_PIXELS:
+                raise ValueError(f"it has {width}x{height} pixels, at most {MOST_PIXELS // 10**6} million are read")
+            yield picture
+    except InputError:
+        raise
+    except Exception as error:  # Pillow raises whatever the damaged bytes cause.
+        raise InputError(
+            f"{name} is not a picture that can be read ({reason(error)}); expected JPEG, PNG or the like; replace it."
+        ) from error
+
+
+def read_rgb(source: Path | bytes, name: str, upright: bool = False) -> UInt8[ndarray, "h w 3"]:
+    """Pixels of a picture, turned as its EXIF orientation says if asked."""
+    with open_image(source, name) as picture:
+        if picture.mode in DEEP_MODES:
+            raise InputError(f"{name} has more than 8 bits per channel; convert it to 8.")
+        return np.array((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
+
+
+def shown_size(source: Path, name: str) -> str:
+    """Width and height of a picture as displayed, from its header."""
+    with open_image(source, name) as picture:
+        width, height = picture.size
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) > 4
+    return f"{height}x{width}" if turned else f"{width}x{height}"
+
+
+STDIN = "-"
+CAMERA = re.compile(r"camera:(\d{1,3})", re.ASCII)
+ENDLESS = 10**9
+"""Length of a stream as far as points are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedFrame:
+    """One frame many times: a stream of unknown length, for checking points against its size."""
+
+    frame: UInt8[Tensor, "3 h w"]
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        return self.frame
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStream:
+    """Frames in the order in which they arrive."""
+
+    name: str
+    frames: Iterator[UInt8[Tensor, "3 h w"]]
+    first: UInt8[Tensor, "3 h w"]
+    """The first frame, which `frames` gives too."""
+    fps: float | None = None
+
+    @classmethod
+    def of(cls, name: str, frames: Iterator[UInt8[Tensor, "3 h w"]], fps: float | None = None) -> "FrameStream":
+        """A stream that has at least one frame."""
+        first = next(frames, None)
+        if first is None:
+            raise InputError(f"{name} gave no frame; expected a video.")
+        return cls(name, chain([first], frames), first, fps)
+
+    def stand_in(self) -> Clip:
+        """A clip of the stream's size, for checking points."""
+        return Clip(RepeatedFrame(self.first), self.name, self.fps or 24.0)
+
+
+def is_stream(name: str) -> bool:
+    """Whether this is standard input or a camera, and not a path."""
+    return name == STDIN or CAMERA.fullmatch(name) is not None
+
+
+def open_stream(name: str) -> FrameStream:
+    """Standard input for `-`, a camera for `camera:0` and so on."""
+    match = CAMERA.fullmatch(name)
+    return FrameStream.of(name, read_camera(int(match[1]))) if match else open_stdin()
+
+
+def open_stdin() -> FrameStream:
+    """A video on standard input, in a container that can be read without seeking, such as Matroska or MPEG-TS."""
+    with decoding():
+        container = av.open(sys.stdin.buffer, "r", options=reader_options())
+        stream = container.streams.best("video")
+        if not isinstance(stream, VideoStream):
+            raise InputError("Standard input has no video stream; expected a video.")
+        check_pixels("Standard input", stream)
+        return FrameStream.of("stdin", _decode(container, stream), float(stream.average_rate or 0) or None)
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Say in one sentence that standard input cannot be read on."""
+    try:
+        yield
+    except (av.FFmpegError, ValueError, OverflowError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"Standard input is not a video that FFmpeg can read ({reason(error)}); pipe .mkv, .ts or .y4m into it."
+        ) from error
+
+
+def _decode(container: InputContainer, stream: VideoStream) -> Iterator[UInt8[Tensor, "3 h w"]]:
+    first: tuple[int, int] | None = None
+    with decoding():
+        for frame in container.decode(stream):
+            first = first or (frame.height, frame.width)
+            if (frame.height, frame.width) != first:
+                raise InputError(f"Standard input changes its size to {frame.width}x{frame.height}; expected one size.")
+            yield rearrange(torch.from_numpy(frame.to_ndarray(format="rgb24")), "h w c -> c h w").contiguous()
+
+
+def read_camera(index: int) -> Iterator[UInt8[Tensor, "3 h w"]]:
+    """Frames of a camera by OpenCV, until it ends."""
+    cv2 = require("cv2", extra="flow")
+    # OpenCV writes to the terminal when a camera is missing.
+    cv2.setLogLevel(0)
+    capture = cv2.VideoCapture(index)
+    if not capture.isOpened():
+        raise InputError(f"There is no camera {index}; give another number, as in camera:1, or a video file.")
+    try:
+        while True:
+            here, picture = capture.read()
+            if not here:
+                return
+            yield rearrange(torch.from_numpy(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)), "h w c -> c h w").contiguous()
+    finally:
+        capture.release()

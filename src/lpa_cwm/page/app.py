@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from lpa_cwm.bundled import GALLERY
 from lpa_cwm.config import ADJUDICATOR, WORLD
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.overlay import enlargement
+from lpa_cwm.io.visualization import enlargement
 from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import draw_frame, draw_results
 from lpa_cwm.page.elements import (

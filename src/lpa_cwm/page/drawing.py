@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from lpa_cwm.bundled import GALLERY
-from lpa_cwm.io.overlay import Color, confidence_of, draw_tracks
 from lpa_cwm.io.video import read
+from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks
 from lpa_cwm.page.session import Point, Results, track_colors, track_points
 from lpa_cwm.types import Clip, Tracks
 

@@ -7,7 +7,7 @@ import torch
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside
-from lpa_cwm.io.regions import points_on
+from lpa_cwm.io.inputs import points_on
 from lpa_cwm.page.segmentation import segment_object
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 

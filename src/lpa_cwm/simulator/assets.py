@@ -15,7 +15,7 @@ from PIL import Image
 
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import data_files
-from lpa_cwm.io.images import read_rgb
+from lpa_cwm.io.video import read_rgb
 from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.simulator import texture
 from lpa_cwm.simulator.poses import Points

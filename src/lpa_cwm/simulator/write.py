@@ -16,7 +16,7 @@ from PIL import Image
 from lpa_cwm.datasets.movif import RecordFile, masked_crc
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
-from lpa_cwm.io import safe_pickle
+from lpa_cwm.io import safe_load
 from lpa_cwm.progress import progress
 from lpa_cwm.sharding import Shard
 from lpa_cwm.simulator.assets import Assets
@@ -109,7 +109,7 @@ def is_complete(path: Path, form: Form) -> bool:
     try:
         if form == "movi":
             return len(list(RecordFile(path))) > 0
-        return bool(safe_pickle.load(path))
+        return bool(safe_load.load_pickle(path))
     except InputError:
         return False
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import axis_centers
-from lpa_cwm.io.images import read_rgb
+from lpa_cwm.io.video import read_rgb
 from lpa_cwm.rng import numpy_rng
 from lpa_cwm.synth.pairs import Split, split_of
 

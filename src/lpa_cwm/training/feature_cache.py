@@ -18,7 +18,7 @@ from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.adjudicators.features import SCALARS, STRENGTH, CandidateFeatures, extract
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
-from lpa_cwm.io.checkpoints import open_safetensors
+from lpa_cwm.io.safe_load import open_safetensors
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.sharding import Executor, Shard, execute, run_local

@@ -17,7 +17,7 @@ from lpa_cwm.adjudicators.apa import to_score_frame
 from lpa_cwm.adjudicators.score_models import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
-from lpa_cwm.io.images import read_rgb
+from lpa_cwm.io.video import read_rgb
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.sampling import resize_frame, unit_range

@@ -10,7 +10,7 @@ from torch import Tensor
 from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW
-from lpa_cwm.io.checkpoints import load_weights
+from lpa_cwm.io.safe_load import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions

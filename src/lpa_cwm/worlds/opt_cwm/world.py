@@ -21,7 +21,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, cache_dir
 from lpa_cwm.geometry import index_of
-from lpa_cwm.io.checkpoints import check_state_dict, load_safetensors, load_state_dict
+from lpa_cwm.io.safe_load import check_state_dict, load_safetensors, load_state_dict
 from lpa_cwm.validation import parse_json, reading, structure
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor, TokenLayout, paste
 

@@ -1,0 +1,309 @@
+"""What users give, as clips and queries: words, tables, boxes, mask pictures, paths, arrays and lists."""
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import HW
+from lpa_cwm.io.video import open_image, read
+from lpa_cwm.types import Clip, Grid, Queries
+from lpa_cwm.validation import parse_json, read_text, reading, structure
+
+POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
+MOST_POINTS = 100_000
+MOST_BYTES = 16 << 20
+"""Of a file of points."""
+
+
+class GivenPoint(NamedTuple):
+    """A position that the user gives."""
+
+    x: float
+    y: float
+    frame: int
+    track: int | None = None
+    """Number of the track; several positions of one track correct it."""
+
+
+def read_points(words: Sequence[str]) -> Queries:
+    """Points from words x,y@frame#track (frame 0 and a new track when left out) and from .csv and .json files."""
+    found: list[GivenPoint] = []
+    for word in words:
+        kind = Path(word).suffix.lower()
+        if kind in (".csv", ".json"):
+            found += _table(Path(word), _rows_of_csv if kind == ".csv" else _rows_of_json)
+        else:
+            found.append(parse_point(word))
+    if len(found) > MOST_POINTS:
+        raise InputError(f"{len(found)} points were given; at most {MOST_POINTS} can be tracked at once.")
+    return queries_from(found)
+
+
+def queries_from(points: Sequence[GivenPoint]) -> Queries:
+    """Queries of some positions; tracks are numbered in the order in which they first appear."""
+    xy = torch.tensor([point[:2] for point in points], dtype=torch.float32).view(-1, 2)
+    frame = torch.tensor([point.frame for point in points], dtype=torch.long)
+    if all(point.track is None for point in points):
+        return Queries(xy, frame)
+    names = [("new", index) if point.track is None else ("given", point.track) for index, point in enumerate(points)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return Queries(xy, frame, torch.tensor([numbers[name] for name in names]))
+
+
+def parse_point(word: str) -> GivenPoint:
+    """The position that one word gives."""
+    match = POINT.fullmatch(word)
+    try:
+        if match:
+            track = int(match[4][1:]) if match[4] else None
+            return GivenPoint(float(match[1]), float(match[2]), int((match[3] or "@0")[1:]), track)
+    except ValueError:
+        pass
+    raise InputError(
+        f"The point {word!r} is not of the form x,y@frame, for example 120,80@0, nor a .csv or .json file."
+    )
+
+
+def _table(path: Path, rows_of: Any) -> list[GivenPoint]:
+    """The rows of a file, each with x, y and, if it has them, frame and track."""
+    expected = "expected columns x, y and, if need be, frame and track, or a list of such objects"
+    with reading(path, "a table of points", expected):
+        rows = rows_of(read_text(path, MOST_BYTES))
+        return [_point(row, number) for number, row in enumerate(rows)]
+
+
+def _rows_of_csv(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _rows_of_json(text: str) -> list[Any]:
+    held = parse_json(text)
+    return structure(held["points"] if isinstance(held, dict) else held, list[Any], "points")
+
+
+def _point(row: Any, number: int) -> GivenPoint:
+    named = row if isinstance(row, dict) else dict(zip(("x", "y", "frame", "track"), row, strict=False))
+    x, y, frame, track = named["x"], named["y"], named.get("frame") or 0, named.get("track")
+    point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
+    # NaN is smaller than nothing; the clip's own size is checked where it is known.
+    if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9 and 0 <= (point.track or 0) < 10**9):
+        raise ValueError(f"row {number} is {x}, {y}, {frame}, {track}"[:100])
+    return point
+
+
+def spaced_grid(hw: HW, spacing: float, frame: int = 0) -> Queries:
+    """A grid of points at a distance in pixels, centered in the frame."""
+    axes = []
+    for side in hw:
+        count = max(1, int(side // spacing))
+        axes.append((side - (count - 1) * spacing) / 2 + spacing * torch.arange(count))
+    if len(axes[0]) * len(axes[1]) > MOST_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MOST_POINTS} points; give a wider --spacing.")
+    y, x = torch.meshgrid(*axes, indexing="ij")
+    xy = torch.stack([x, y], -1).reshape(-1, 2).float()
+    return Queries(xy, torch.full((len(xy),), frame))
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedFrames:
+    """Some frames of a clip by their numbers."""
+
+    clip: Clip
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        return self.clip[self.numbers[index]]
+
+
+def frame_range(clip: Clip, start: int = 0, end: int | None = None, stride: int = 1) -> range:
+    """Frame numbers from `start` to before `end`, every `stride`-th; refused if fewer than two remain."""
+    numbers = range(start, len(clip) if end is None else min(end, len(clip)), stride)
+    if len(numbers) < 2:
+        raise InputError(
+            f"Frames {start} to {len(clip) if end is None else end} of {clip.name}, which has {len(clip)}, at stride "
+            f"{stride} are {len(numbers)}; tracking needs at least two: change --start, --end or --stride."
+        )
+    return numbers
+
+
+def select_frames(clip: Clip, numbers: range) -> Clip:
+    """The clip with these frames only."""
+    if numbers == range(len(clip)):
+        return clip
+    return Clip(SelectedFrames(clip, numbers), clip.name, clip.fps / numbers.step)
+
+
+def renumber(queries: Queries, numbers: range) -> Queries:
+    """Queries given by the clip's frame numbers, for the selected frames."""
+    frames: Iterable[int] = queries.frame.tolist()
+    for frame in frames:
+        if frame not in numbers:
+            raise InputError(
+                f"A point is given in frame {frame}, which is not among the frames used, {numbers[0]} to {numbers[-1]}"
+                f"{f' at stride {numbers.step}' if numbers.step > 1 else ''}; give a frame that is."
+            )
+    return Queries(queries.xy, torch.tensor([numbers.index(frame) for frame in frames]), queries.track)
+
+
+NUMBER = r"(-?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9}))"
+BOX = re.compile(",".join([NUMBER] * 4), re.ASCII)
+Region = Bool[Tensor, "h w"]
+"""Which pixels of a frame belong to an object."""
+
+
+def read_region(text: str, hw: HW) -> Region:
+    """The pixels of a box x0,y0,x1,y1, or of a mask picture of the frame's size: opaque and not black."""
+    match = BOX.fullmatch(text)
+    region = _box(text, [float(part) for part in match.groups()], hw) if match else _mask(Path(text), hw)
+    if not region.any():
+        raise InputError(f"{text} marks no pixel of the frame; expected a box or a mask that covers an object.")
+    return region
+
+
+def _box(text: str, sides: list[float], hw: HW) -> Region:
+    left, top, right, bottom = sides
+    if not (0 <= left < right <= hw[1] and 0 <= top < bottom <= hw[0]):
+        raise InputError(
+            f"The box {text} is not inside the frame of {hw[1]}x{hw[0]}; expected x0,y0,x1,y1 with x0 < x1 and y0 < y1."
+        )
+    row, column = (torch.arange(side) + 0.5 for side in hw)
+    return ((row > top) & (row < bottom))[:, None] & ((column > left) & (column < right))
+
+
+def _mask(path: Path, hw: HW) -> Region:
+    try:
+        with open_image(path, str(path)) as picture:
+            size, layers = (picture.height, picture.width), np.asarray(picture.convert("RGBA"))
+    except InputError as error:
+        raise InputError(
+            f"{str(path)!r} is neither a box x0,y0,x1,y1 nor a mask picture that can be read; give one of them."
+        ) from error
+    if size != hw:
+        raise InputError(f"The mask {path} is {size[1]}x{size[0]} and the clip {hw[1]}x{hw[0]}; make them equal.")
+    return torch.from_numpy((layers[..., :3].max(-1) > 0) & (layers[..., 3] > 0))
+
+
+def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | None = None) -> Queries:
+    """A grid over the bounding box of a region, by the number of points a side or by distance; only points on it."""
+    rows, columns = region.any(1).nonzero()[:, 0], region.any(0).nonzero()[:, 0]
+    spans = [(int(some[0]), int(some[-1]) + 1) for some in (rows, columns)]
+    y, x = (_axis(first, end, side, spacing) for first, end in spans)
+    if len(y) * len(x) > MOST_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MOST_POINTS} points; give a wider --spacing.")
+    xy = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).reshape(-1, 2)
+    column, row = xy.long().unbind(-1)
+    xy = xy[region[row, column]]
+    if not len(xy):
+        # A region thinner than the grid: its pixel nearest to its center of mass.
+        pixels = region.nonzero().flip(1) + 0.5
+        xy = pixels[(pixels - pixels.mean(0)).norm(dim=1).argmin()][None]
+    return Queries(xy, torch.full((len(xy),), frame))
+
+
+def _axis(first: int, end: int, side: int, spacing: float | None) -> Float[Tensor, "k"]:
+    """Places along one side of a box, centered."""
+    length = end - first
+    if spacing is None:
+        side = min(side, length)
+        return first + (torch.arange(side) + 0.5) * length / side
+    count = max(1, int(length // spacing))
+    return first + (length - (count - 1) * spacing) / 2 + spacing * torch.arange(count)
+
+
+Picture = np.ndarray | Tensor | Image.Image
+FALLBACK_GRID = 8
+"""Points a side where no points are given."""
+
+
+def as_clip(video: Any, name: str = "array", fps: float = 24.0) -> Clip:
+    """A clip from a path, an array of frames, or a list of pictures; what could be misread is refused.
+
+    Arrays are uint8, [t h w 3] or [t 3 h w].
+
+    Examples:
+        >>> as_clip(np.zeros((4, 32, 48, 3), np.uint8)).hw
+        (32, 48)
+    """
+    if isinstance(video, Clip):
+        return video
+    if isinstance(video, str | Path):
+        return read(video)
+    if isinstance(video, np.ndarray | Tensor):
+        return Clip(frames_of(torch.as_tensor(video)), name, fps)
+    if isinstance(video, Sequence) and video and all(isinstance(one, Picture) for one in video):
+        return Clip(frames_of(_stack(list(video))), name, fps)
+    raise InputError(
+        f"A video of type {type(video).__name__} cannot be read; expected a path, a Clip, an array [t h w 3] or a list "
+        "of pictures."
+    )
+
+
+def _stack(pictures: list[Any]) -> Tensor:
+    frames = [torch.as_tensor(np.array(one) if isinstance(one, Image.Image) else one) for one in pictures]
+    if len({frame.shape for frame in frames}) > 1:
+        raise InputError("The frames of the list have different sizes; expected one size; resize them.")
+    return torch.stack(frames)
+
+
+def frames_of(video: Tensor) -> UInt8[Tensor, "t 3 h w"]:
+    """Frames with channels first."""
+    shape = tuple(video.shape)
+    if video.dtype != torch.uint8:
+        raise InputError(f"The frames are {video.dtype}; expected uint8 from 0 to 255; convert them.")
+    if video.ndim != 4 or 3 not in (shape[1], shape[3]) or 0 in shape:
+        raise InputError(f"The frames have the shape {list(shape)}; expected [t h w 3] or [t 3 h w], in color.")
+    if shape[1] == shape[3]:
+        raise InputError(f"The shape {list(shape)} may have its channels first or last; give a Clip with [t 3 h w].")
+    return video if shape[1] == 3 else video.permute(0, 3, 1, 2).contiguous()
+
+
+def as_queries(points: Any, frame: int | Sequence[int] = 0) -> Queries | Grid:
+    """Queries from rows (x, y), from words x,y@frame or a file of points; None is a grid of 8 x 8 points.
+
+    Examples:
+        >>> as_queries([[3, 4], [5.5, 6]], frame=2).frame
+        tensor([2, 2])
+    """
+    if points is None:
+        return Grid(FALLBACK_GRID, _one_frame(frame))
+    if isinstance(points, Queries | Grid):
+        return points
+    if isinstance(points, str | Path):
+        return read_points([str(points)])
+    if isinstance(points, Sequence) and points and all(isinstance(one, str) for one in points):
+        return read_points(list(points))
+    try:
+        xy = torch.as_tensor(np.asarray(points, dtype=np.float32))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The points cannot be read ({error}); expected rows (x, y), as in [[120, 80]].") from error
+    xy = xy[None] if xy.shape == (2,) else xy
+    if xy.ndim == 2 and xy.shape[1] == 3:
+        raise InputError(
+            "The points have three columns, which may be (x, y, frame) or TAP-Vid's (t, y, x); give rows (x, y) and "
+            "frame=[...]."
+        )
+    if xy.ndim != 2 or xy.shape[1] != 2 or not len(xy) or not xy.isfinite().all():
+        raise InputError(f"The points are {list(xy.shape)}; expected rows of finite (x, y), as in [[120, 80]].")
+    frames = torch.as_tensor(np.asarray(frame))
+    if frames.dtype.is_floating_point or frames.ndim > 1 or (frames.ndim == 1 and len(frames) != len(xy)):
+        raise InputError(f"frame is {frame!r}; expected one whole number, or one for each of the {len(xy)} points.")
+    return Queries(xy, frames.long().expand(len(xy)).clone())
+
+
+def _one_frame(frame: int | Sequence[int]) -> int:
+    if isinstance(frame, int):
+        return frame
+    raise InputError(f"frame is {frame!r}; a grid lies in one frame; give one number.")
