@@ -22,15 +22,19 @@ from lpa_cwm.io.visualization import confidence_of
 from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import (
     PALETTE,
+    ObservedPairs,
+    Question,
     confidence_color,
-    draw_frame,
+    draw_clicks,
     draw_results,
+    explain_point,
     heat_map,
     log_scale,
     point_color,
+    render_panel,
     side_by_side,
 )
-from lpa_cwm.page.explain_panel import ObservedPairs, Question, explain_point, render_panel
+from lpa_cwm.page.guard import Limits, accept_upload, first_frames, lock_clip
 from lpa_cwm.page.server import DemoServer, RunOptions, Stopped, check_address, check_world, cwm_tracker, run_methods
 from lpa_cwm.page.session import (
     MAX_POINTS,
@@ -44,7 +48,6 @@ from lpa_cwm.page.session import (
     queries,
     undo,
 )
-from lpa_cwm.page.upload import Limits, accept_upload, first_frames, lock_clip
 from lpa_cwm.types import Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
@@ -171,7 +174,7 @@ def test_a_broken_upload_is_a_sentence_without_our_folders(tmp_path, content):
 
 
 def test_frames_without_end_are_refused_before_they_are_decoded(video, tmp_path, monkeypatch):
-    monkeypatch.setattr("lpa_cwm.page.upload.VideoFile", lambda path: pytest.fail("decoded"))
+    monkeypatch.setattr("lpa_cwm.page.guard.VideoFile", lambda path: pytest.fail("decoded"))
     with pytest.raises(InputError, match="frames"):
         accept_upload(video, tmp_path / "tab", Limits(frames=2))
 
@@ -304,12 +307,12 @@ def test_lpa_is_offered_once_its_weights_are_there(tmp_path, monkeypatch):
 
 
 def test_points_are_drawn_where_they_were_clicked(session):
-    plain = np.asarray(draw_frame(session.clip, 0, ()))
+    plain = np.asarray(draw_clicks(session.clip, 0, ()))
     point = click_point(session, 20.0, 30.0, 0).points[0]
-    drawn = np.asarray(draw_frame(session.clip, 0, (point,)))
+    drawn = np.asarray(draw_clicks(session.clip, 0, (point,)))
     scale = drawn.shape[1] // 80
     assert tuple(drawn[30 * scale, 20 * scale]) == point_color(point) == PALETTE[0]
-    assert np.array_equal(draw_frame(session.clip, 1, (point,)), draw_frame(session.clip, 1, ()))
+    assert np.array_equal(draw_clicks(session.clip, 1, (point,)), draw_clicks(session.clip, 1, ()))
     assert plain.shape == drawn.shape
 
 
@@ -446,7 +449,7 @@ import gradio
 
 from lpa_cwm.page import server as models
 from lpa_cwm.page.app import Page, present
-from lpa_cwm.page.elements import sentences
+from lpa_cwm.page.layout import sentences
 from lpa_cwm.page.server import DemoServer
 
 
@@ -516,7 +519,7 @@ def test_tracking_goes_backward_and_then_takes_the_last_frame(session):
 
 def test_an_object_is_selected_by_a_click():
     pytest.importorskip("cv2", reason="the extra `flow` is not installed")
-    from lpa_cwm.page.segmentation import segment_object
+    from lpa_cwm.page.session import segment_object
 
     frame = torch.full((3, 80, 120), 60, dtype=torch.uint8)
     frame += torch.randint(0, 12, frame.shape, generator=torch.Generator().manual_seed(0)).byte()
@@ -533,7 +536,7 @@ def test_zoom_shows_the_part_around_the_last_point(session):
     assert left <= 30 < right
     assert top <= 20 < bottom
     assert (right - left, bottom - top) == (session.clip.hw[1] // 2, session.clip.hw[0] // 2)
-    assert draw_frame(one.clip, 0, one.points, one.view()).size[0] > 0
+    assert draw_clicks(one.clip, 0, one.points, one.view()).size[0] > 0
 
 
 def test_the_gallery_opens(tmp_path):

@@ -16,8 +16,7 @@ from lpa_cwm import files
 from lpa_cwm.baselines.registry import OPT_CWM, OptCwmCheckpoint
 from lpa_cwm.cli.doctor import benchmarks
 from lpa_cwm.datasets.movif import MoviClips
-from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.datasets.tapvid_formats import find_clips
+from lpa_cwm.datasets.tapvid import find_clips, load_dataset
 from lpa_cwm.files import atomic_write, data_files, remove_leftovers
 from lpa_cwm.io import video
 from lpa_cwm.io.predictions import predicted_videos, write_prediction

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from av.filter import Graph
 
-from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.datasets.tapvid_formats import frames_at_rate
+from lpa_cwm.datasets.tapvid import frames_at_rate, load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import VideoFile
 

@@ -16,8 +16,8 @@ import pytest
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import write
+from lpa_cwm.page.guard import Limits, accept_upload, path_inside
 from lpa_cwm.page.server import DemoServer
-from lpa_cwm.page.upload import Limits, accept_upload, inside
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 if importlib.util.find_spec("gradio") is None:
@@ -267,7 +267,7 @@ def test_links_do_not_lead_outside(tmp_path, victim):
     with pytest.raises(InputError, match="own folder"):
         demo.close("a")
     with pytest.raises(InputError, match="own folder"):
-        inside(tmp_path, tmp_path)
+        path_inside(tmp_path, tmp_path)
     with pytest.raises(InputError, match="own folder"):
         accept_upload(tmp_path / "..", tmp_path / "tab", Limits())
 

@@ -10,7 +10,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.sweep import MASKS, PASSES, choose_queries, open_pairs, sweep_pairs
 from lpa_cwm.report.page import write_report
-from lpa_cwm.report.sweep import read_cells
+from lpa_cwm.report.results import read_cells
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip

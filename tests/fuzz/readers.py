@@ -55,12 +55,13 @@ def scores(path):
 
 
 def sweep(path):
-    from lpa_cwm.report.sweep import charts, conclusion, read_cells, sweep_table
+    from lpa_cwm.report.page import sweep_charts
+    from lpa_cwm.report.results import read_cells, sweep_conclusion, sweep_table
 
     if read_cells(path.parent):
         sweep_table(path.parent)
-        conclusion(path.parent)
-        charts(path.parent)
+        sweep_conclusion(path.parent)
+        sweep_charts(path.parent)
 
 
 def settings(path):
@@ -174,7 +175,7 @@ def tapvid(path):
 
 
 def kinetics(path):
-    from lpa_cwm.datasets.tapvid_formats import read_tracks
+    from lpa_cwm.datasets.tapvid import read_tracks
 
     read_tracks(path)
 
@@ -226,7 +227,7 @@ def stdin_clip(path):
 
 
 def upload(path):
-    from lpa_cwm.page.upload import Limits, accept_upload
+    from lpa_cwm.page.guard import Limits, accept_upload
 
     clip = accept_upload(path, path.parent / "tab", Limits())
     for frame in range(min(len(clip), 12)):

@@ -64,7 +64,7 @@ def scores(folder):
 
 
 def sweep(folder):
-    from lpa_cwm.report.sweep import SweepCell, write_cells
+    from lpa_cwm.report.results import SweepCell, write_cells
 
     write_cells([SweepCell(m, r, 2.5, 0.1, 40, [1.0, 4.0]) for m in (5, 10) for r in (0, 1)], folder)
     return [folder / "sweep.json"]

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int64, UInt8
 from torch import Tensor
 
-from lpa_cwm.datasets.tapvid_formats import EncodedFrames
+from lpa_cwm.datasets.tapvid import EncodedFrames
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import axis_centers

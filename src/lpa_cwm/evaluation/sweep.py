@@ -22,7 +22,7 @@ from lpa_cwm.files import data_files, pin_settings
 from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.probe import observe_pair
-from lpa_cwm.report.sweep import SweepCell, read_cells, write_cells
+from lpa_cwm.report.results import SweepCell, read_cells, write_cells
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence, FlowPairSampler, PairSampler, TrackPairSampler
 

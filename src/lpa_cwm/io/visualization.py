@@ -317,13 +317,18 @@ def _points(tracks: Tracks, row: int, frames: list[int]) -> list[list[float | in
     return [[round(x, 1), round(y, 1), int(seen)] if x == x else None for (x, y), seen in places]
 
 
+def jpeg_url(picture: Image.Image, quality: int) -> str:
+    """A picture as a data URL, for a page without files beside it."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=quality)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
 def _picture(clip: Clip, frame: int) -> str:
     """A frame as a small JPEG in the page itself."""
     picture = Image.fromarray(rearrange(clip[frame], "c h w -> h w c").cpu().numpy())
     picture.thumbnail((WIDTH, WIDTH * 4))
-    held = io.BytesIO()
-    picture.save(held, "JPEG", quality=70)
-    return "data:image/jpeg;base64," + base64.b64encode(held.getvalue()).decode()
+    return jpeg_url(picture, quality=70)
 
 
 TAIL = 12

@@ -4,8 +4,8 @@
 All points are in pixels of the 256 x 256 raster, a pixel's center at +0.5.
 """
 
-from lpa_cwm.metrics.cmc import cmc
 from lpa_cwm.metrics.comparison import METRICS, THRESHOLDS, Measures, Metric
+from lpa_cwm.metrics.measures import cmc, tapvid
 from lpa_cwm.metrics.scores import (
     TRIVIAL,
     Difference,
@@ -22,7 +22,6 @@ from lpa_cwm.metrics.scores import (
     summarize,
     sweep_thresholds,
 )
-from lpa_cwm.metrics.tapvid import tapvid
 
 __all__ = [
     "METRICS",

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.metrics.cmc import COVERAGE, MOTION, cmc_from_counts, cmc_of
 from lpa_cwm.metrics.comparison import METRICS, Bool, Float, Int, Measures, align, check_shape, ratio
-from lpa_cwm.metrics.tapvid import Mode, tapvid_of, tapvid_tracks
+from lpa_cwm.metrics.measures import COVERAGE, MOTION, Mode, cmc_from_counts, cmc_of, tapvid_of, tapvid_tracks
 from lpa_cwm.validation import read_json, reading, structure
 
 FORMAT = "lpa-cwm scores 1"

@@ -1,4 +1,4 @@
-"""The page's wiring; the parts are in `layout`, the work is in `server`, `session` and `explain_panel`."""
+"""The page's wiring; the parts are in `layout`, the work is in `server`, `session` and `drawing`."""
 
 import time
 from collections import deque
@@ -17,12 +17,14 @@ from lpa_cwm.config import ADJUDICATOR, WORLD
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.visualization import enlargement
 from lpa_cwm.page import server as models
-from lpa_cwm.page.drawing import draw_frame, draw_results
-from lpa_cwm.page.elements import (
+from lpa_cwm.page.drawing import Question, draw_clicks, draw_results, explain_point, render_panel
+from lpa_cwm.page.guard import Guard, Hosts, path_inside
+from lpa_cwm.page.layout import (
     ASK,
     FIX,
     HEAD,
     ZOOMS,
+    PageLayout,
     SafeBlocks,
     code_spans,
     legend,
@@ -33,9 +35,6 @@ from lpa_cwm.page.elements import (
     theme,
     whole,
 )
-from lpa_cwm.page.explain_panel import Question, explain_point, render_panel
-from lpa_cwm.page.guard import Guard, Hosts
-from lpa_cwm.page.layout import PageLayout
 from lpa_cwm.page.server import DemoServer, ResultFiles, RunOptions, Stopped, check_choice, check_world, title_of
 from lpa_cwm.page.session import (
     Results,
@@ -49,7 +48,6 @@ from lpa_cwm.page.session import (
     track_points,
     undo,
 )
-from lpa_cwm.page.upload import inside
 
 STYLE = Path(__file__).with_name("page.css")
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
@@ -148,7 +146,7 @@ class Page(PageLayout):
         """Open an uploaded video."""
         with sentences():
             # Moved from where Gradio puts uploads, which is below the page's folder; nothing else is ever moved.
-            upload = inside(self.server.folder, Path(path))
+            upload = path_inside(self.server.folder, Path(path))
             return self.opened(self.server.open_upload(upload, tab_of(request)))
 
     def change_world(self, session: Session | None, world: str, request: gr.Request) -> tuple[Any, ...]:
@@ -177,13 +175,13 @@ class Page(PageLayout):
         """Everything that depends on the points."""
         numbers = [str(number) for number in range(len(track_points(session.points)))]
         choice = gr.Dropdown(choices=numbers, value=numbers[-1] if numbers else None)
-        return session, draw_frame(session.clip, frame, session.points, session.view()), legend(session), choice
+        return session, draw_clicks(session.clip, frame, session.points, session.view()), legend(session), choice
 
     def scrub(self, session: Session | None, frame: Any) -> Any:
         """Show another frame."""
         with sentences():
             known = present(session)
-            return draw_frame(known.clip, whole(frame, len(known.clip) - 1), known.points, known.view())
+            return draw_clicks(known.clip, whole(frame, len(known.clip) - 1), known.points, known.view())
 
     def enlarge(self, session: Session | None, frame: Any, zoom: str) -> tuple[Any, ...]:
         """Show a part of the frame larger."""

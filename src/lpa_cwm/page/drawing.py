@@ -1,7 +1,11 @@
-"""Pictures of the page: frames with numbered points, tracks, panels side by side, heat maps."""
+"""Pictures of the page: frames with points and tracks, heat maps, and the panel *Why there?* of one point."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from html import escape
+from threading import Lock
 
 import numpy as np
 import torch
@@ -12,10 +16,16 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from lpa_cwm.bundled import GALLERY
+from lpa_cwm.errors import InputError
+from lpa_cwm.explain import Explanation, explain
+from lpa_cwm.geometry import inside
 from lpa_cwm.io.video import read
-from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks
-from lpa_cwm.page.session import Point, Results, track_colors, track_points
-from lpa_cwm.types import Clip, Tracks
+from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks, jpeg_url
+from lpa_cwm.page.session import Point, Results, queries, track_colors, track_points
+from lpa_cwm.probe import ObservedPair
+from lpa_cwm.responses import dense_magnitude
+from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.types import Clip, Frames, Tracks
 
 PALETTE: tuple[Color, ...] = (
     (255, 107, 53), (46, 196, 255), (255, 214, 10), (255, 77, 151), (57, 217, 138),
@@ -52,7 +62,7 @@ def web_color(point: Point) -> str:
     return "#{:02x}{:02x}{:02x}".format(*point_color(point))
 
 
-def draw_frame(
+def draw_clicks(
     clip: Clip, frame: int, points: Sequence[Point], view: tuple[int, int, int, int] | None = None
 ) -> Image.Image:
     """A frame, or a part of it (left, top, right, bottom), with the points that were clicked in it."""
@@ -70,7 +80,7 @@ def draw_frame(
 def posters() -> dict[str, Image.Image]:
     """A frame of each clip of the gallery."""
     clips = {name: read(path) for name, path in GALLERY.items()}
-    return {name: draw_frame(clip, len(clip) // 2, ()).resize((160, 160)) for name, clip in clips.items()}
+    return {name: draw_clicks(clip, len(clip) // 2, ()).resize((160, 160)) for name, clip in clips.items()}
 
 
 def mark_points(
@@ -178,3 +188,164 @@ def draw_ring(picture: Image.Image, xy: tuple[float, float], color: Color, radiu
     for size, width, shade in ((radius, 4, (15, 15, 20)), (radius - 1, 2, color)):
         pen.ellipse((x - size, y - size, x + size, y + size), outline=shade, width=width)
     return picture
+
+
+WHITE = (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class ObservedPairs:
+    """The last observed frame pairs (an LRU cache): another point or method on the same frames then costs little.
+
+    An entry holds its frames, so that the identity of a clip in the key cannot be taken by another clip.
+    """
+
+    limit: int = 8
+    entries: OrderedDict[Hashable, tuple[Frames, ObservedPair]] = field(default_factory=OrderedDict)
+    lock: Lock = field(default_factory=Lock, repr=False)
+
+    def get(self, tracker: CwmTracker, clip: Clip, source: int, target: int) -> ObservedPair:
+        """The pair as an earlier question left it, or a new one."""
+        key = id(clip.frames), id(tracker.world), source, target
+        with self.lock:
+            known = self.entries.get(key)
+        observed = known[1] if known else tracker.observe(clip, source, target)
+        with self.lock:
+            self.entries[key] = clip.frames, observed
+            self.entries.move_to_end(key)
+            while len(self.entries) > self.limit:
+                self.entries.popitem(last=False)
+        return replace(observed, config=tracker.config) if observed.config != tracker.config else observed
+
+    def forget(self, frames: Frames) -> None:
+        """Drop all pairs of a clip."""
+        with self.lock:
+            for key in [key for key, (held, _) in self.entries.items() if held is frames]:
+                del self.entries[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Where did this point go in the target frame?"""
+
+    clip: Clip
+    points: tuple[Point, ...]
+    number: int
+    target: int
+    title: str
+    """Name of the adjudicator."""
+
+    @property
+    def point(self) -> Point:
+        """The point in question."""
+        return self.points[self.number]
+
+
+def explain_point(question: Question, tracker: CwmTracker, pairs: ObservedPairs) -> Explanation:
+    """Track the point to the target frame and keep every step."""
+    if not question.point.frame < question.target < len(question.clip):
+        raise InputError(
+            f"Point {question.number} was clicked in frame {question.point.frame}; choose a target frame after it."
+        )
+    direct = not tracker.config.gaps
+    observed = pairs.get(tracker, question.clip, question.point.frame, question.target) if direct else None
+    return explain(tracker, question.clip, queries((question.point,)), question.target, observed)
+
+
+def render_panel(question: Question, explained: Explanation, final: bool) -> str:
+    """The whole panel as HTML; `final` once the re-evaluation is included."""
+    height, width = question.clip.hw
+    sources = len(explained.frame.unique())
+    origin = "one source frame" if sources == 1 else f"{sources} source frames"
+    note = "" if final else '<p class="pending">First pass; re-evaluating around the endpoint …</p>'
+    return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
+<div class="why-top">{frames(question, explained)}{answer_facts(question, explained, final)}</div>{note}
+<h3>{len(explained.weights)} candidates from {origin} \
+<small>each response over the target frame, \
+sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
+<div class="why-candidates">{candidates(explained)}</div>
+<h3>From candidates to a point <small>their weighted sum, then the distribution of the endpoint</small></h3>
+<div class="why-steps">{steps(question, explained)}</div></div>"""
+
+
+def captioned(picture: Image.Image, caption: str, title: str = "") -> str:
+    """A picture with a caption."""
+    return (
+        f'<figure><img src="{jpeg_url(picture, quality=82)}" alt="{escape(title or caption)}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def frames(question: Question, explained: Explanation) -> str:
+    """The point in its own frame and in the target frame."""
+    point, start = question.point, torch.tensor([[question.point.x, question.point.y]])
+    source = mark_one(question, point.frame, start, True)
+    target = mark_one(question, question.target, explained.result.xy.cpu(), explained.visible)
+    return captioned(source, f"point {question.number} in frame {point.frame}") + captioned(
+        target, f"found in frame {question.target}"
+    )
+
+
+def mark_one(question: Question, frame: int, xy: Float[Tensor, "1 2"], visible: bool) -> Image.Image:
+    """A frame with the point in a ring."""
+    shown = {question.number: question.point}
+    picture = mark_points(question.clip[frame], xy[:, None], torch.tensor([[visible]]), shown)
+    scale = picture.width / question.clip.hw[1]
+    return draw_ring(picture, pair_of(xy[0] * scale), point_color(question.point), radius=min(picture.size) / 32)
+
+
+def answer_facts(question: Question, explained: Explanation, final: bool) -> str:
+    """The answer and its confidence."""
+    answer, count = explained.result, len(explained.weights)
+    x, y = answer.xy[0].tolist()
+    within = inside(answer.xy[0], question.clip.hw)
+    known = not answer.confidence.isnan().any()
+    confident = {"Confidence": f"{answer.confidence[0]:.0%}"} if known else {}
+    rows = {
+        "Position": f"{x:.1f}, {y:.1f} px" + ("" if within else " (outside)"),
+        "Motion": f"{x - question.point.x:+.1f}, {y - question.point.y:+.1f} px",
+        **confident,
+        "Strength": f"{answer.strength[0]:.3f} <small>{explained.rule}</small>",
+        "Visibility": f"× {explained.visibility:.2f} <small>factor of the strength</small>",
+        "Spread": f"{answer.spread[0]:.1f} px",
+        "Support": f"{answer.support[0]:.1f} <small>of {count} candidates</small>",
+    }
+    seen = "visible" if explained.visible else "hidden"
+    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows.items())
+    state = "settled" if final else "waiting"
+    return f'<div class="why-facts {state}"><span class="seen {seen}">{seen}</span><dl>{listed}</dl></div>'
+
+
+def candidates(explained: Explanation) -> str:
+    """Every response, the largest weight first."""
+    strengths = dense_magnitude(explained.response)
+    largest = float(strengths.max())
+    shown = []
+    for mask in explained.weights.argsort(descending=True, stable=True).tolist():
+        weight = float(explained.weights[mask])
+        heat = heat_map(sqrt_scale(strengths[mask], largest), explained.target)
+        picture = draw_ring(heat, pair_of(explained.peak[mask]), WHITE)
+        share = 100 * weight / float(explained.weights.max())
+        bar = f'<span class="bar"><i style="width: {share:.0f}%"></i></span>'
+        name = explained.name(mask)
+        shown.append(captioned(picture, f"{bar}<b>{weight:.1%}</b><small>{name}</small>", name))
+    return "".join(shown)
+
+
+def steps(question: Question, explained: Explanation) -> str:
+    """The weighted response, the distribution before and after each window, and the endpoint."""
+    total = heat_map(sqrt_scale(explained.localization, float(explained.localization.max())), explained.target)
+    shown = [captioned(total, "weighted sum")]
+    names = ["distribution", *(f"window {number}" for number in range(1, len(explained.distributions)))]
+    for number, (name, probability) in enumerate(zip(names, explained.distributions, strict=True)):
+        picture = heat_map(log_scale(probability), explained.target)
+        if number == len(names) - 1:
+            picture = draw_ring(picture, pair_of(explained.first), point_color(question.point))
+        shown.append(captioned(picture, name))
+    return "".join(shown)
+
+
+def pair_of(xy: Float[Tensor, "2"]) -> tuple[float, float]:
+    """A point as two numbers."""
+    x, y = xy.tolist()
+    return x, y

@@ -1,10 +1,145 @@
-"""The parts of the page, section by section."""
+"""Parts of the page: theme, HTML, error sentences, and the components section by section."""
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 
 from lpa_cwm.bundled import GALLERY
-from lpa_cwm.page.drawing import posters
-from lpa_cwm.page.elements import ASK, CLICKS, COLORS, FIX, SCALE, TIPS, ZOOMS
+from lpa_cwm.errors import InputError
+from lpa_cwm.page.drawing import posters, web_color
+from lpa_cwm.page.server import ResultFiles, title_of
+from lpa_cwm.page.session import Session, track_colors
+
+FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
+MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]
+HEAD = """<header><h1>LPA-CWM</h1><p>Click points on a frame and track them through the video.
+A world model gives several candidate answers for every point; see which were believed, and why.</p></header>"""
+TIPS = """<p class="note">How they weigh the candidates:
+<span class="tip" tabindex="0" data-tip="All candidates have the same weight.">Uniform</span>
+<span class="tip" tabindex="0" data-tip="Analytic: candidates that keep the appearance of the point and agree with \
+plausible images have more weight. Nothing is learned.">APA</span>
+<span class="tip" tabindex="0" data-tip="Learned: a small network, trained on simulated clips, weighs the candidates \
+together and judges whether the point is visible.">LPA</span></p>"""
+ASK = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
+SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
+COLORS = ("track", "confidence")
+CLICKS = {"point": "A point", "object": "An object"}
+"""What a click on the frame adds."""
+ZOOMS = {"1x": 1, "2x": 2, "4x": 4}
+FIX = '<p class="note">A track is wrong? Click on it here, then click where it should be, and track again.</p>'
+logger = logging.getLogger(__name__)
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, for the page; an unexpected error is also one line in the log."""
+    if isinstance(error, InputError):
+        return escape(str(error))
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else "nowhere"
+    logger.error("the page failed at %s: %s", where, repr(error)[:200])
+    return "The page could not do this; reload it. The terminal where it was started has one more line."
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Show any error on the page as a sentence, without a traceback in the terminal."""
+    try:
+        yield
+    except gr.Error as error:
+        error.print_exception = False
+        raise
+    except Exception as error:
+        raise gr.Error(sentence(error), duration=20, title="Not possible", print_exception=False) from error
+
+
+class SafeBlocks(gr.Blocks):
+    """Blocks that refuse requests with wrong inputs by a sentence; Gradio prints a traceback for each."""
+
+    async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Run one event."""
+        with sentences():
+            return await super().process_api(*args, **kwargs)
+
+
+def theme() -> gr.themes.Base:
+    """Light and dark colors, with fonts that are on the machine."""
+    return gr.themes.Base(primary_hue="indigo", neutral_hue="slate", font=FONT, font_mono=MONO).set(
+        body_background_fill="#f6f7fb",
+        body_background_fill_dark="#12141c",
+        block_background_fill="#ffffff",
+        block_background_fill_dark="#1b1e29",
+        block_border_color="#e4e7f0",
+        block_border_color_dark="#313647",
+        block_radius="12px",
+        button_large_radius="10px",
+        button_small_radius="8px",
+        input_radius="8px",
+        button_primary_background_fill="#4353d9",
+        button_primary_background_fill_dark="#4353d9",
+        button_primary_background_fill_hover="#3543bd",
+        button_primary_background_fill_hover_dark="#5a69e6",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#ffffff",
+        slider_color="#4353d9",
+        slider_color_dark="#7c88f5",
+    )
+
+
+def whole(value: Any, largest: int) -> int:
+    """A whole number from 0 to `largest`, as a slider gives it."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{str(value)[:40]!r} is not a number; move the slider.") from error
+    return min(max(number, 0), largest)
+
+
+def progress_bar(done: int, total: int, seconds: float) -> str:
+    """Progress of a run and the estimated time left."""
+    share = done / total if total else 0.0
+    left = f", about {seconds / share - seconds:.0f} s left" if share else ""
+    said = f"{done} of {total} steps{left}" if total else "Starting …"
+    return f'<div class="progress"><span style="width: {share:.1%}"></span></div><p class="note">{said}</p>'
+
+
+def legend(session: Session) -> str:
+    """The points in words and colors."""
+    if not session.points:
+        return '<p class="note">Click on the frame to add a point; click a point to remove it.</p>'
+    colors = track_colors(session.points)
+    listed = "".join(
+        f'<li style="--ink: {web_color(point)}"><b>{colors.index(point.color)}</b>{point.x:.0f}, {point.y:.0f} '
+        f"<small>frame {point.frame}</small></li>"
+        for point in session.points
+    )
+    return f"<ul>{listed}</ul>"
+
+
+def links(files: ResultFiles) -> str:
+    """Download links of all files of a run."""
+    named = {"mp4": ("Video (MP4)", files.mp4)}
+    for kind, paths in (("csv", files.csv), ("npz", files.npz)):
+        named |= {f"{kind}-{method}": (f"{title_of(method)} {kind.upper()}", path) for method, path in paths.items()}
+    return "".join(link(name, title, path) for name, (title, path) in named.items())
+
+
+def link(name: str, title: str, path: Path) -> str:
+    """A link that downloads a file of the results folder."""
+    address = f"gradio_api/file={quote(str(path))}"
+    return f'<a id="{escape(name)}" href="{address}" download="{escape(path.name)}">{escape(title)}</a>'
+
+
+def code_spans(text: str) -> str:
+    """HTML of a sentence whose commands stand between backticks."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
 class PageLayout:

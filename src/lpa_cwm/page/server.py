@@ -27,10 +27,9 @@ from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.tracks import TrackSource, save
 from lpa_cwm.io.video import read, write
-from lpa_cwm.page.drawing import side_by_side
-from lpa_cwm.page.explain_panel import ObservedPairs
+from lpa_cwm.page.drawing import ObservedPairs, side_by_side
+from lpa_cwm.page.guard import Limits, LockedFrames, accept_upload, first_frames, lock_clip, path_inside
 from lpa_cwm.page.session import Point, Results, Session, queries
-from lpa_cwm.page.upload import Limits, LockedFrames, accept_upload, first_frames, inside, lock_clip
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
 from lpa_cwm.tracker import CwmTracker, track_many
 from lpa_cwm.types import Clip, Frames, Tracks
@@ -162,7 +161,7 @@ class DemoServer:
     def folder_of(self, parent: Path, tab: str) -> Path:
         """A tab's folder; its name is a keyed hash, because the browser chooses the tab's name."""
         name = hmac.new(self.key, valid_tab(tab).encode(), hashlib.sha256).hexdigest()
-        return inside(self.folder, parent / name)
+        return path_inside(self.folder, parent / name)
 
     def open_bundled(self, world: str, tab: str) -> Session:
         """Open the bundled clip."""

@@ -1,10 +1,11 @@
-"""Methods scored on the same data, and every table about them."""
+"""Methods scored on the same data and sweeps of settings, and every table about them."""
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS, THRESHOLDS, Estimate, Scores, curve, difference, load_scores, summarize
 from lpa_cwm.metrics.scores import SWEPT, estimates
 from lpa_cwm.report.tables import (
@@ -29,6 +31,7 @@ from lpa_cwm.report.tables import (
     value_cell,
     with_best,
 )
+from lpa_cwm.validation import read_json, reading, structure
 
 CMC = (
     "coverage",
@@ -306,3 +309,85 @@ def _sort_key(row: Row) -> tuple[bool, bool, float]:
     accuracy = row.cells[5].value
     known = isinstance(accuracy, float) and accuracy == accuracy
     return row.reference, row.cells[4].text != "yes", float(accuracy) if known else math.inf
+
+
+FILE = "sweep.json"
+"""The measured cells in the folder of a sweep."""
+ERROR = METRICS["ad"]
+"""Declares unit and direction of an end-point error."""
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One setting of masks and re-evaluations."""
+
+    masks: int
+    passes: int
+    error: float
+    """Mean final end-point error in pixels of the 256 x 256 raster."""
+    seconds: float
+    """Median time of one query alone in its batch, models and frames in memory, describing the frames included."""
+    queries: int
+    by_video: list[float]
+    """Mean error of the queries of each video."""
+
+
+def read_cells(folder: Path) -> list[SweepCell]:
+    """The cells that a folder holds."""
+    path = folder / FILE
+    if not path.exists():
+        return []
+    with reading(path, "a list of the cells of a sweep", "remove it and run `lpa-cwm eval sweep` again"):
+        cells = structure(read_json(path), list[SweepCell])
+        if any(min(cell.masks, cell.queries, len(cell.by_video)) < 1 for cell in cells):
+            raise ValueError("a cell has no masks, queries or videos")
+        return cells
+
+
+def write_cells(cells: list[SweepCell], folder: Path) -> None:
+    """Write all cells; a stopped sweep continues after the last one."""
+    with atomic_write(folder / FILE) as aside:
+        aside.write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds a sweep instead of a run."""
+    return (folder / FILE).exists()
+
+
+def sweep_table(folder: Path) -> Table:
+    """Error with its interval over videos, and time, for each setting."""
+    columns = (
+        Column("masks", "M"),
+        Column("passes", "R"),
+        Column("error", "End-point error, px", ERROR),
+        Column("seconds", "s per query"),
+        Column("queries", "queries"),
+    )
+    rows = with_best(columns, [_row(cell) for cell in read_cells(folder)])
+    note = "Means over videos with 95 % intervals over resampled videos; each query alone, models in memory."
+    return Table("sweep", "Masks and re-evaluations", columns, rows, note)
+
+
+def _row(cell: SweepCell) -> Row:
+    """One setting."""
+    (error,) = estimates(np.array(cell.by_video)[:, None])
+    seconds = Cell(f"{cell.seconds:.3f}", cell.seconds)
+    return Row(
+        (
+            count_cell(cell.masks),
+            count_cell(cell.passes),
+            estimate_cell(error, ERROR),
+            seconds,
+            count_cell(cell.queries),
+        )
+    )
+
+
+def sweep_conclusion(folder: Path) -> str:
+    """One sentence: the setting with the lowest error."""
+    best = min(read_cells(folder), key=lambda cell: cell.error)
+    return (
+        f"In {folder.name} the lowest end-point error is {best.error:.2f} px with M = {best.masks} and "
+        f"R = {best.passes} ({best.seconds:.2f} s per query, {best.queries} queries)."
+    )

@@ -23,9 +23,8 @@ from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.metrics.scores import estimates
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.results import COVERAGES, MOTIONS, MethodSet
-from lpa_cwm.report.svg import COLORS
-from lpa_cwm.report.sweep import SweepCell
+from lpa_cwm.report.page import COLORS
+from lpa_cwm.report.results import COVERAGES, MOTIONS, MethodSet, SweepCell
 from lpa_cwm.types import Candidates, Pair, Sample
 
 if TYPE_CHECKING:

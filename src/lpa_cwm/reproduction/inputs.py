@@ -17,8 +17,7 @@ from lpa_cwm.evaluation.sweep import open_pairs, sweep
 from lpa_cwm.files import data_files, pin_settings
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.results import MethodSet, load_method_sets
-from lpa_cwm.report.sweep import SweepCell
+from lpa_cwm.report.results import MethodSet, SweepCell, load_method_sets
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.feature_cache import FeatureRecorder, RecordingJob, fill_cache
 from lpa_cwm.training.lpa import LpaTraining, train_lpa

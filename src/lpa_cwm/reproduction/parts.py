@@ -19,8 +19,7 @@ from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.comparison import plain
 from lpa_cwm.probe import first_pass
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.results import against_paper, overview, sensitivity
-from lpa_cwm.report.sweep import sweep_table
+from lpa_cwm.report.results import against_paper, overview, sensitivity, sweep_table
 from lpa_cwm.report.tables import same_name
 from lpa_cwm.reproduction import figures, tables
 from lpa_cwm.reproduction.inputs import LOCALIZATION, PUBLISHED, PaperRun
