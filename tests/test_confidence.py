@@ -9,9 +9,9 @@ import torch
 
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.uniform import uniform
-from lpa_cwm.confidence import EVIDENCE, LEAST, evidence, probabilities
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.estimates import EVIDENCE, LEAST, evidence, probabilities
 from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method

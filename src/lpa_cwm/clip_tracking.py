@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
-from lpa_cwm.backward_tracking import join_directions, reverse
 from lpa_cwm.errors import InterruptedTracking
-from lpa_cwm.online import ONLY, FrameEstimate
+from lpa_cwm.estimates import FrameEstimate
+from lpa_cwm.online import ONLY
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, stack_estimates, step_through, validate_queries
+from lpa_cwm.tracker import CwmTracker, join_directions, reverse, stack_estimates, step_through, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 OnFrame = Callable[[int, int], None]

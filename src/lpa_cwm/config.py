@@ -19,7 +19,7 @@ WORLD, ADJUDICATOR = "learned", "lpa"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Two logistic regressions of `confidence.EVIDENCE`, and the rule of visibility; see `lpa_cwm.confidence`."""
+    """Two logistic regressions of `estimates.EVIDENCE`, and the rule of visibility; see `lpa_cwm.estimates`."""
 
     visible: tuple[float, ...]
     """Weights of the evidence, then the bias: whether the point can be seen."""

@@ -16,9 +16,10 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.errors import require
+from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import to_continuous_index
-from lpa_cwm.online import ONLY, FrameEstimate, OnlineTracker
+from lpa_cwm.online import ONLY, OnlineTracker
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
 from lpa_cwm.responses import CHANNELS, dense_magnitude
 from lpa_cwm.tracker import CwmTracker, validate_queries

@@ -6,16 +6,16 @@ adjudicator weighs them as one set and compares each with the appearance at the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from lpa_cwm.confidence import EVIDENCE, called_visible, evidence, probabilities
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
@@ -24,68 +24,6 @@ from lpa_cwm.types import Candidates, Pair, Queries
 
 ONLY = "only"
 """Name of the adjudicator where there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameEstimate:
-    """Where every track is in one frame; NaN and hidden before its query."""
-
-    xy: Float[Tensor, "n 2"]
-    """Positions in the frame's pixels."""
-    visible: Bool[Tensor, "n"]
-    """Whether the point can be seen."""
-    strength: Float[Tensor, "n"]
-    """As in `Tracks`."""
-    support: Float[Tensor, "n"]
-    """As in `Tracks`."""
-    spread: Float[Tensor, "n"]
-    """As in `Tracks`."""
-    confidence: Float[Tensor, "n"]
-    """NaN where the position is given, and without a calibration."""
-    evidence: Float[Tensor, "n e"]
-    """What the confidence is computed from."""
-
-    @classmethod
-    def empty(cls, tracks: int) -> "FrameEstimate":
-        """No track is anywhere.
-
-        Args:
-            tracks: Number of tracks.
-        """
-        place, hidden = torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool)
-        strength, support, spread, confidence = torch.full((4, tracks), torch.nan).unbind()
-        evidence = torch.full((tracks, len(EVIDENCE)), torch.nan)
-        return cls(place, hidden, strength, support, spread, confidence, evidence)
-
-    def put(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
-        """Enter the results of some tracks, and decide what is visible.
-
-        Args:
-            rows: Numbers of the tracks.
-            result: Their endpoints.
-            config: Has the calibration, or the strength, from which a point counts as visible.
-        """
-        for name in ("xy", "strength", "support", "spread"):
-            getattr(self, name)[rows] = getattr(result, name).cpu()
-        known = evidence(result)
-        self.evidence[rows] = known.cpu()
-        if config.calibration is None:
-            self.visible[rows] = (result.strength >= config.visibility_threshold).cpu()
-            return
-        visible, found = probabilities(config.calibration, known)
-        self.visible[rows] = called_visible(config.calibration, visible, found).cpu()
-        self.confidence[rows] = found.cpu()
-
-    def extended(self, tracks: int) -> "FrameEstimate":
-        """The same for a larger number of tracks.
-
-        Args:
-            tracks: Number of tracks; new ones are nowhere.
-        """
-        grown = FrameEstimate.empty(tracks)
-        for entry in fields(self):
-            getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
-        return grown
 
 
 @dataclass

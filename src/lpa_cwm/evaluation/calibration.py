@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from lpa_cwm import registry
-from lpa_cwm.confidence import EVIDENCE, FOUND_WITHIN, called_visible, probabilities
 from lpa_cwm.config import Calibration
 from lpa_cwm.errors import InputError
+from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, FrameEstimate, called_visible, probabilities
 from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.evaluation.run import manifest_of
 from lpa_cwm.files import atomic_write, pin_settings
 from lpa_cwm.geometry import rescale
 from lpa_cwm.metrics.comparison import SIZE
-from lpa_cwm.online import ONLY, FrameEstimate
+from lpa_cwm.online import ONLY
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.tracker import CwmTracker, step_through

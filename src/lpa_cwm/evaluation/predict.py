@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lpa_cwm import registry
-from lpa_cwm.backward_tracking import track_both_ways
 from lpa_cwm.baselines.flow_trackers import working_size
 from lpa_cwm.baselines.registry import get_baseline
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, Selection, TrackerConfig
@@ -25,7 +24,7 @@ from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset, WorldModel
 from lpa_cwm.sharding import Executor, Shard, execute, run_local
-from lpa_cwm.tracker import track_many
+from lpa_cwm.tracker import track_both_ways, track_many
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 
 TrackAll = Callable[[Clip, Queries], dict[str, Tracks]]

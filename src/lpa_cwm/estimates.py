@@ -1,0 +1,106 @@
+"""What is known of all tracks in one frame; above all, how probable it is that a point is visible and was found.
+
+Two logistic regressions (Platt scaling: Platt, 1999) read what the tracker knows about an estimate. The first gives the
+probability that the point can be seen in the frame; the second, the *confidence*, that it can be seen and lies within
+eight pixels of the estimate at a frame size of 256 x 256. What is reported as visible depends on both, as in TAPIR
+(Doersch et al., 2023): a point that is probably lost is not called visible. `lpa-cwm train confidence` fits them.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lpa_cwm.config import Calibration, TrackerConfig
+from lpa_cwm.pair_tracking import PairResult
+
+EVIDENCE = ("strength", "mean_strength", "native_strength", "native_spread", "support")
+"""Fields of `PairResult` that the regressions read, each by its logarithm."""
+FOUND_WITHIN = 8.0
+"""Pixels at a frame size of 256 x 256."""
+LEAST = 1e-3
+
+
+def evidence(result: PairResult) -> Float[Tensor, "n e"]:
+    """Logarithms of `EVIDENCE`; what is unknown counts as the least."""
+    values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
+    return values.nan_to_num(LEAST).clamp(min=LEAST).log()
+
+
+def probabilities(
+    calibration: Calibration, evidence: Float[Tensor, "n e"]
+) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """That each point is visible, and that it is visible and was found."""
+    weights = evidence.new_tensor([calibration.visible, calibration.found])
+    visible, found = (evidence @ weights[:, :-1].T + weights[:, -1]).sigmoid().unbind(1)
+    return visible, found
+
+
+def called_visible(
+    calibration: Calibration, visible: Float[Tensor, "n"], found: Float[Tensor, "n"]
+) -> Bool[Tensor, "n"]:
+    """Whether each point is reported as visible: if the mean of both probabilities reaches the threshold."""
+    return (visible + found) / 2 >= calibration.threshold
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEstimate:
+    """Where every track is in one frame; NaN and hidden before its query."""
+
+    xy: Float[Tensor, "n 2"]
+    """Positions in the frame's pixels."""
+    visible: Bool[Tensor, "n"]
+    """Whether the point can be seen."""
+    strength: Float[Tensor, "n"]
+    """As in `Tracks`."""
+    support: Float[Tensor, "n"]
+    """As in `Tracks`."""
+    spread: Float[Tensor, "n"]
+    """As in `Tracks`."""
+    confidence: Float[Tensor, "n"]
+    """NaN where the position is given, and without a calibration."""
+    evidence: Float[Tensor, "n e"]
+    """What the confidence is computed from."""
+
+    @classmethod
+    def empty(cls, tracks: int) -> "FrameEstimate":
+        """No track is anywhere.
+
+        Args:
+            tracks: Number of tracks.
+        """
+        place, hidden = torch.full((tracks, 2), torch.nan), torch.zeros(tracks, dtype=torch.bool)
+        strength, support, spread, confidence = torch.full((4, tracks), torch.nan).unbind()
+        evidence = torch.full((tracks, len(EVIDENCE)), torch.nan)
+        return cls(place, hidden, strength, support, spread, confidence, evidence)
+
+    def put(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
+        """Enter the results of some tracks, and decide what is visible.
+
+        Args:
+            rows: Numbers of the tracks.
+            result: Their endpoints.
+            config: Has the calibration, or the strength, from which a point counts as visible.
+        """
+        for name in ("xy", "strength", "support", "spread"):
+            getattr(self, name)[rows] = getattr(result, name).cpu()
+        known = evidence(result)
+        self.evidence[rows] = known.cpu()
+        if config.calibration is None:
+            self.visible[rows] = (result.strength >= config.visibility_threshold).cpu()
+            return
+        visible, found = probabilities(config.calibration, known)
+        self.visible[rows] = called_visible(config.calibration, visible, found).cpu()
+        self.confidence[rows] = found.cpu()
+
+    def extended(self, tracks: int) -> "FrameEstimate":
+        """The same for a larger number of tracks.
+
+        Args:
+            tracks: Number of tracks; new ones are nowhere.
+        """
+        grown = FrameEstimate.empty(tracks)
+        for entry in fields(self):
+            getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
+        return grown
