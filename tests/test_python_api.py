@@ -131,7 +131,7 @@ def test_saved_tracks_are_loaded_again(tracks, tmp_path, name):
     [
         ("t.csv", "a,b\n1,2\n"),
         ("t.csv", "track,frame,x,y,visible\n-1,0,1,1,1\n"),
-        ("t.csv", "track,frame,x,y,visible\n9999,9999,1,1,1\n"),
+        ("t.csv", "track,frame,x,y,visible\n9999,9999999,1,1,1\n"),
         ("t.csv", "track,frame,x,y,visible\n0,0,1,1\n"),
         ("t.csv", "x," * 6000),
         ("t.json", "[]"),

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import torch
 
 from lpa_cwm.cli.main import main
 from lpa_cwm.io.video import read, write
+from lpa_cwm.types import Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 
@@ -82,6 +84,8 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--points", "4,3@0#x"], "x,y@frame"),
         (["--batch", "0"], "from 1 to"),
         (["--device", "mps"], "no device mps"),
+        (["--save", "clip.mkv", "--out", "clip.mkv"], "must end in .csv"),
+        (["--out", "clip.mkv"], "is a clip that is tracked"),
         (["--tail", "-1"], "from 0 to"),
         (["--scale", "9"], "from 1 to 8"),
         (["--masks", "1", "--tracker", "static", "--world", "toy"], "does not take --world, --masks"),
@@ -120,6 +124,46 @@ def test_points_come_from_files(clip, tmp_path):
     run("track", clip, *QUICK, "--points", tmp_path / "p.csv", tmp_path / "p.json", "9,9", "--save", tmp_path / "t.csv")
     firsts = {row["track"]: (float(row["x"]), float(row["y"])) for row in reversed(rows_of(tmp_path / "t.csv"))}
     assert firsts == {"0": (20, 20), "1": (21, 22), "2": (30, 30), "3": (5, 6), "4": (9, 9)}
+
+
+def test_tracks_keep_the_numbers_that_the_user_gave(clip, tmp_path, capsys, monkeypatch):
+    (tmp_path / "p.csv").write_text("x,y,frame,track\n20,20,0,7\n21,22,2,7\n30,30,1,0\n9,9,,\n")
+    words = (*QUICK, "--points", tmp_path / "p.csv", "5,5#9")
+
+    def saved(name, *options):
+        run("track", clip, *words, "--save", tmp_path / name, *options)
+        return tmp_path / name
+
+    lengths = {"7": 3, "0": 2, "1": 3, "9": 3}
+    assert Counter(row["track"] for row in rows_of(saved("t.csv"))) == lengths
+    assert [str(one["track"]) for one in json.loads(saved("t.json").read_text())["tracks"]] == list(lengths)
+    assert len(Tracks.load(tmp_path / "t.csv")) == len(Tracks.load(tmp_path / "t.json")) == 4
+    assert np.load(saved("t.npz"))["track"].tolist() == [7, 0, 1, 9]
+    assert [one.get("id") for one in ElementTree.parse(saved("t.xml")).getroot().findall("track")] == list(lengths)
+    coco = json.loads(saved("c.json", "--format", "coco").read_text())
+    assert coco["categories"][0]["keypoints"] == ["point7", "point0", "point1", "point9"]
+    assert "point9" in saved("d.csv", "--format", "deeplabcut").read_text().splitlines()[1]
+    capsys.readouterr()
+    with clip.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
+        run("track", "-", *QUICK, "--points", "5,5#9")
+    assert {row["track"] for row in csv.DictReader(capsys.readouterr().out.splitlines())} == {"9"}
+
+
+def test_a_point_without_a_frame_is_in_the_first_one_used(clip, tmp_path):
+    (tmp_path / "p.csv").write_text("x,y\n20,20\n")
+    run("track", clip, *QUICK, "--points", "9,9", tmp_path / "p.csv", "--start", 1, "--save", tmp_path / "t.csv")
+    assert [row["frame"] for row in rows_of(tmp_path / "t.csv")] == ["1", "2"] * 2
+
+
+def test_json_has_no_number_that_json_lacks(tmp_path):
+    def refuse(name):
+        raise ValueError(name)
+
+    strength = torch.tensor([[0.5, -torch.inf, torch.nan]])
+    Tracks(torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool), strength).save(tmp_path / "t.json")
+    held = json.loads((tmp_path / "t.json").read_text(), parse_constant=refuse)
+    assert [point["strength"] for point in held["tracks"][0]["points"]] == [0.5, None, None]
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", "{}", '[{"x": 1}]', "[[1e99, 2]]", "[[NaN, 2]]", "[" * 10**5])
@@ -166,6 +210,24 @@ def test_several_clips_and_folders_in_one_call(clip, tmp_path, capsys):
     assert "cannot be written to one file" in capsys.readouterr().err
 
 
+def test_several_clips_are_named_by_a_pattern(clip, tmp_path, capsys):
+    other = tmp_path / "other.mp4"
+    write(other, list(read(clip).frames), 12.0)
+    run("track", clip, other, *QUICK, "--grid", 1, "--save", tmp_path / "{clip}_tracks.json")
+    assert {path.name for path in tmp_path.glob("*.json")} == {"clip_tracks.json", "other_tracks.json"}
+
+
+@pytest.mark.parametrize("options", [[], ["--save", "all.csv"], ["--out", "all.gif"]], ids=str)
+def test_two_clips_never_share_a_file(clip, tmp_path, capsys, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    clip.with_suffix(".mp4").write_bytes(clip.read_bytes())
+    with pytest.raises(SystemExit) as stop:
+        run("track", clip, clip.with_suffix(".mp4"), *QUICK, "--grid", 1, *options)
+    assert stop.value.code == 2
+    assert "cannot be written to one file" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"clip.mkv", "clip.mp4"}
+
+
 def test_an_interrupt_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch):
     from lpa_cwm.online import OnlineTracker
 
@@ -204,8 +266,8 @@ def test_both_directions_and_corrections(clip, tmp_path):
     (tmp_path / "p.csv").write_text("track,x,y,frame\n7,20,20,0\n,9,9,1\n7,31.5,32.5,2\n")
     run("track", clip, *QUICK, "--points", tmp_path / "p.csv", "--save", tmp_path / "t.csv")
     rows = {(row["track"], row["frame"]): (float(row["x"]), float(row["y"])) for row in rows_of(tmp_path / "t.csv")}
-    assert set(rows) == {("0", "0"), ("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")}
-    assert rows["0", "2"] == (31.5, 32.5)
+    assert set(rows) == {("7", "0"), ("7", "1"), ("7", "2"), ("0", "1"), ("0", "2")}
+    assert rows["7", "2"] == (31.5, 32.5)
     run("track", clip, *QUICK, "--points", "20,20@0#3", "31.5,32.5@2#3", "--save", tmp_path / "u.csv")
     assert float(rows_of(tmp_path / "u.csv")[2]["x"]) == 31.5
 
@@ -275,6 +337,7 @@ def test_formats_of_other_programs(clip, tmp_path):
     coco = json.loads(saved("t.json", "--format", "coco").read_text())
     assert coco["annotations"][0]["keypoints"][:3] == [0, 0, 0]
     assert coco["annotations"][1]["keypoints"][:3] == [20, 30, 2]
+    assert coco["annotations"][0]["bbox"] == [9, 9, 0, 0]
     assert coco["images"][0]["width"] == 64
     own = json.loads(saved("u.json").read_text())
     assert own["tracks"][0]["points"][0]["frame"] == 1

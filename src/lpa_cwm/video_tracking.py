@@ -19,9 +19,11 @@ from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.files import data_files
+from lpa_cwm.geometry import HW
 from lpa_cwm.io import visualization
 from lpa_cwm.io.inputs import (
     FALLBACK_GRID,
+    NumberedQueries,
     as_clip,
     as_queries,
     frame_range,
@@ -108,17 +110,19 @@ class PointOptions:
         if self.points and self.region is not None:
             raise InputError("Both --points and --object were given; give one of them.")
 
-    def queries(self, clip: Clip) -> Queries:
+    def queries(self, clip: Clip) -> NumberedQueries:
         """Queries in frame numbers of the clip."""
+        return read_points(self.points, self.start) if self.points else NumberedQueries(self.grid_on(clip.hw))
+
+    def grid_on(self, hw: HW) -> Queries:
+        """The points of the grid, or those of them on the object."""
         frame = self.start if self.frame is None else self.frame
-        if self.points:
-            return read_points(self.points)
         if self.region is not None:
             side = self.grid or FALLBACK_GRID
-            return points_on(read_region(self.region, clip.hw), frame, side=side, spacing=self.spacing)
+            return points_on(read_region(self.region, hw), frame, side=side, spacing=self.spacing)
         if self.spacing is not None:
-            return spaced_grid(clip.hw, self.spacing, frame)
-        return Grid(self.grid or FALLBACK_GRID, frame).on(clip.hw)
+            return spaced_grid(hw, self.spacing, frame)
+        return Grid(self.grid or FALLBACK_GRID, frame).on(hw)
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,8 @@ class VideoJob:
     """Of the whole clip."""
     path: Path | None = None
     """Where the clip is; None for the bundled one."""
+    track_ids: Sequence[int] | None = None
+    """The user's numbers of the tracks."""
     out: Path | None = None
     """Video with the tracks drawn on it."""
     save: Path | None = None
@@ -143,7 +149,7 @@ class VideoJob:
 
     def source(self) -> TrackSource:
         """What files say about the clip."""
-        return TrackSource(list(self.numbers), self.fps, self.clip.hw, self.clip.name)
+        return TrackSource(list(self.numbers), self.fps, self.clip.hw, self.clip.name, self.track_ids)
 
     def write(self, tracks: Tracks) -> list[Path]:
         """Write the files and return their paths."""
@@ -155,7 +161,8 @@ class VideoJob:
             # Sound fits frames at the clip's own pace only.
             sound = self.path if self.numbers.step == 1 else None
             start = self.numbers[0] / self.fps
-            write_video(self.out, overlay(tracks, self.clip, self.style), self.clip.fps, sound, start)
+            frames = overlay(tracks, self.clip, self.style, self.track_ids)
+            write_video(self.out, frames, self.clip.fps, sound, start)
         return [path for path in (self.save, self.out) if path]
 
 
@@ -177,8 +184,9 @@ def prepare_job(path: Path | None, options: PointOptions, world: str) -> VideoJo
     whole = bundled_clip(world) if path is None else read(path)
     numbers = frame_range(whole, options.start, options.end, options.stride)
     clip = select_frames(whole, numbers)
-    queries = renumber(validate_queries(whole, options.queries(whole)), numbers)
-    return VideoJob(clip, validate_queries(clip, queries), numbers, whole.fps, path)
+    points = options.queries(whole)
+    queries = renumber(validate_queries(whole, points.queries), numbers)
+    return VideoJob(clip, validate_queries(clip, queries), numbers, whole.fps, path, points.track_ids)
 
 
 def default_outputs(path: Path | None, name: str) -> tuple[Path, Path]:
@@ -190,6 +198,29 @@ def default_outputs(path: Path | None, name: str) -> tuple[Path, Path]:
     return folder / f"{stem}.tracks.mp4", folder / f"{stem}.tracks.csv"
 
 
+def fill_name(path: Path | None, clip: str) -> Path | None:
+    """The file for one of several clips: `{clip}` stands for the clip's name."""
+    return None if path is None else path.with_name(path.name.replace("{clip}", clip))
+
+
+def check_targets(jobs: Sequence[VideoJob]) -> None:
+    """Refuse to write two clips to one file, or a result over a clip."""
+    clips = {job.path.resolve(): job.path for job in jobs if job.path}
+    written: dict[Path, VideoJob] = {}
+    for job in jobs:
+        for path in (job.out, job.save):
+            if path is None:
+                continue
+            if path.resolve() in clips:
+                raise InputError(f"{path} is a clip that is tracked; give another name for the result.")
+            if written.setdefault(path.resolve(), job) is not job:
+                other = written[path.resolve()].path
+                raise InputError(
+                    f"{other} and {job.path} cannot be written to one file, {path}; put {{clip}} into the name, as in "
+                    "--save {clip}.csv, or track clips of the same name one at a time."
+                )
+
+
 DEFAULT_RATE = 24.0
 """Frames per second of an overlay if the stream does not tell."""
 
@@ -199,7 +230,7 @@ class StreamJob:
     """A stream with its points and the files to write."""
 
     stream: FrameStream
-    queries: Queries
+    points: NumberedQueries
     end: int | None = None
     """Frames after which to stop."""
     out: Path | None = None
@@ -224,7 +255,7 @@ class StreamJob:
         tracks = stack_estimates(self.done, len(self.done))
         if self.save:
             height, width = self.stream.first.shape[1:]
-            source = TrackSource(fps=self.stream.fps, hw=(height, width), name=self.stream.name)
+            source = TrackSource(None, self.stream.fps, (height, width), self.stream.name, self.points.track_ids)
             save(tracks, self.save, source, self.form)
         return tracks
 
@@ -240,9 +271,10 @@ class StreamJob:
                 yield frame
 
         try:
-            for estimate in tracker.stream(arriving(), self.queries, self.stream.name):
+            for estimate in tracker.stream(arriving(), self.points.queries, self.stream.name):
                 self.done.append(estimate)
-                for row in table(stack_estimates([estimate], 1), TrackSource([len(self.done) - 1], self.stream.fps)):
+                source = TrackSource([len(self.done) - 1], self.stream.fps, track_ids=self.points.track_ids)
+                for row in table(stack_estimates([estimate], 1), source):
                     self.on_row(row)
                 yield latest[0]
         except KeyboardInterrupt:
@@ -255,6 +287,6 @@ class StreamJob:
         for frame in frames:
             recent = self.done[-self.style.tail - 1 :]
             tracks = stack_estimates(recent, len(recent))
-            marked = draw_tracks(frame, tracks.xy, tracks.visible, style=self.style)
+            marked = draw_tracks(frame, tracks.xy, tracks.visible, style=self.style, ids=self.points.track_ids)
             plain = draw_tracks(frame, tracks.xy[:0], tracks.visible[:0], style=self.style)
             yield torch.cat([plain, marked], dim=2) if self.style.side_by_side else marked

@@ -63,7 +63,6 @@ class Predict(JsonOption):
         from lpa_cwm.sharding import executor
 
         name, settings, device = self.model.method(), self.expert.given(), self.model.on()
-        self.model.refuse_ignored(self.expert.given_names())
         method = Method(name, device=device, settings=settings, label=self.name or "", **self.model.names())
         workers = executor(self.parallel.executor, device, self.parallel.workers)
         selection, shard = self.selection.selection(), self.parallel.shard

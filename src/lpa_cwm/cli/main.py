@@ -20,6 +20,7 @@ import tyro
 from lpa_cwm import __version__
 from lpa_cwm.cli import data, doctor, evaluate, evaluate_world, paper, track, train
 from lpa_cwm.cli.completion import completion_script
+from lpa_cwm.cli.options import AdjudicatorOptions
 from lpa_cwm.cli.values import check
 from lpa_cwm.errors import InputError
 
@@ -105,6 +106,9 @@ def parse(arguments: list[str] | None = None) -> Command:
         if name in COMMANDS and len(words) >= count:
             command = parse_options(name, words[count:])
             check(command)
+            model = getattr(command, "model", None)
+            if isinstance(model, AdjudicatorOptions):
+                model.refuse_ignored(options_in(words[count:]))
             return command
     if words == ["--version"]:
         print(f"lpa-cwm {__version__}")
@@ -118,6 +122,12 @@ def parse(arguments: list[str] | None = None) -> Command:
         print(overview(group), file=sys.stderr)
         sys.exit(BAD_INPUT)
     raise InputError(no_command(group, rest[0]))
+
+
+def options_in(words: list[str]) -> set[str]:
+    """Names of the fields that the options among the words set."""
+    options = (word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--"))
+    return {option.removeprefix("no-").replace("-", "_") for option in options}
 
 
 def parse_options(name: str, words: list[str]) -> Command:

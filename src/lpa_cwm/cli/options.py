@@ -1,7 +1,7 @@
 """The options that several commands share, each declared once."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -122,6 +122,14 @@ class AdjudicatorOptions(WorldOption, ScoreModelOption, WeightsOption):
             )
         return name
 
+    def refuse_ignored(self, given: Collection[str]) -> None:
+        """Refuse options that were given, even with their default, but that the adjudicator does not use."""
+        name = self.adjudicator_name()
+        for option, users in {"weights": "lpa", "score_model": "apa"}.items():
+            if option in given and name != users:
+                shown = option.replace("_", "-")
+                raise InputError(f"--{shown} is for {users}, but the adjudicator is {name}; leave out --{shown}.")
+
 
 def check_method(name: str) -> None:
     """Refuse a name that is neither an adjudicator nor a baseline."""
@@ -151,12 +159,14 @@ class MethodOptions(AdjudicatorOptions):
         check_method(self.tracker)
         return self.tracker
 
-    def refuse_ignored(self, settings: Iterable[str]) -> None:
-        """Refuse options that the chosen method would ignore."""
+    def refuse_ignored(self, given: Collection[str]) -> None:
+        """Refuse options that were given, even with their default, but that the chosen method does not use."""
+        self.method()
         if self.tracker is None:
+            super().refuse_ignored(given)
             return
-        differ = {"weights": self.weights, "world": self.world != WORLD, "score_model": self.score_model != "compact"}
-        ignored = [*(name for name, given in differ.items() if given), *settings]
+        ours = ["weights", "world", "score_model", *(entry.name for entry in fields(ExpertOptions))]
+        ignored = [name for name in ours if name in given]
         if ignored:
             names = ", ".join("--" + name.replace("_", "-") for name in ignored)
             raise InputError(f"{self.tracker} does not take {names}; leave out what only our tracker has.")
@@ -193,11 +203,6 @@ class ExpertOptions(PresetOption):
         """The preset's settings, and over them those that were given."""
         given = {name: value for name, value in asdict(self).items() if name != "preset" and value is not None}
         return {**PRESETS[self.preset].tracker, **given}
-
-    def given_names(self) -> list[str]:
-        """Names of the options that were given."""
-        preset = [] if self.preset == "default" else ["preset"]
-        return preset + [name for name, value in asdict(self).items() if name != "preset" and value is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,8 @@ class Track(JsonOption):
 any, the bundled clip."""
     points: tuple[Text, ...] = ()
     """Points x,y@frame in the clip's pixels, for example 120,80@0, or .csv and .json files with x, y and frame; \
-further positions of a track correct it: 140,90@20#0 (or a column track) is where track 0 is in frame 20."""
+without a frame, in the first one used. Further positions of a track correct it: 140,90@20#7 (or a column track) is \
+where track 7 is in frame 20."""
     grid: Annotated[int, integer(1, 300)] | None = None
     """A grid of this many points a side; 8 if nothing is given."""
     spacing: Annotated[float, real(1.0, 1e5)] | None = None
@@ -68,9 +69,11 @@ further positions of a track correct it: 140,90@20#0 (or a column track) is wher
     stride: Annotated[int, integer(1, 100_000)] = 1
     """Use every N-th frame."""
     out: Annotated[Path, out_file(".mp4", ".mkv", ".mov", ".webm", ".gif")] | None = None
-    """Write the video with the tracks drawn on it; sound is kept but in .webm and .gif."""
+    """Write the video with the tracks drawn on it; sound is kept but in .webm and .gif. In the name, {clip} is the \
+name of each clip."""
     save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".xml", ".rrd")] | None = None
-    """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), .xml (CVAT), or a recording for rerun (.rrd)."""
+    """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), .xml (CVAT), or a recording for rerun (.rrd); {clip} as \
+in --out."""
     format: Literal["tapvid", "coco", "cvat", "deeplabcut"] | None = None
     """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), cvat for video (.xml), \
 deeplabcut (.csv, .h5)."""
@@ -86,7 +89,6 @@ deeplabcut (.csv, .h5)."""
     def run(self) -> None:
         """Check everything, then track and write one clip after the other."""
         name, device = self.model.method(), self.model.on()
-        self.model.refuse_ignored(self.expert.given_names())
         self.check_outputs()
         if self.streams():
             self.track_stream(name, device)
@@ -98,6 +100,8 @@ deeplabcut (.csv, .h5)."""
                 self.print_cost(tracker, job)
             else:
                 self.track(tracker, job)
+        if not (self.out or self.save or self.dry_run):
+            print("lpa-cwm: neither --out nor --save was given; these files were chosen.", file=sys.stderr)
 
     def check_outputs(self) -> None:
         """Refuse formats that cannot be written here."""
@@ -141,7 +145,8 @@ deeplabcut (.csv, .h5)."""
         from lpa_cwm.video_tracking import StreamJob
 
         stream = open_stream(str(self.clips[0]))
-        queries = validate_queries(stream.stand_in(), self.point_options().queries(stream.stand_in()))
+        points = self.point_options().queries(stream.stand_in())
+        queries = replace(points, queries=validate_queries(stream.stand_in(), points.queries))
         style, files = OverlayStyle(**asdict(self.overlay)), [path for path in (self.save, self.out) if path]
         job = StreamJob(stream, queries, self.end, self.out, self.save, self.format, style)
         if not files:
@@ -163,17 +168,18 @@ deeplabcut (.csv, .h5)."""
     def jobs(self) -> "list[VideoJob]":
         """All clips with their points; every one is opened before any is tracked."""
         from lpa_cwm.io.visualization import OverlayStyle
-        from lpa_cwm.video_tracking import clip_paths, default_outputs, prepare_job
+        from lpa_cwm.video_tracking import check_targets, clip_paths, default_outputs, fill_name, prepare_job
 
         options = self.point_options()
         paths = clip_paths(self.clips) or [None]
-        if len(paths) > 1 and (self.out or self.save):
-            raise InputError(f"{len(paths)} clips cannot be written to one file; leave out --out and --save.")
+        style = OverlayStyle(**asdict(self.overlay))
         jobs = []
         for path in paths:
-            job = replace(prepare_job(path, options, self.model.world), style=OverlayStyle(**asdict(self.overlay)))
-            out, save = (self.out, self.save) if self.out or self.save else default_outputs(path, job.clip.name)
-            jobs.append(replace(job, out=out, save=save, form=self.format))
+            job = prepare_job(path, options, self.model.world)
+            named = (fill_name(self.out, job.clip.name), fill_name(self.save, job.clip.name))
+            out, save = named if any(named) else default_outputs(path, job.clip.name)
+            jobs.append(replace(job, out=out, save=save, form=self.format, style=style))
+        check_targets(jobs)
         return jobs
 
     def load(self, name: str, device: str) -> "Tracker":
@@ -196,8 +202,6 @@ deeplabcut (.csv, .h5)."""
             said = f"stopped after {result.done} of {result.total} frames; they are in {files}."
             print(f"lpa-cwm: {said}", file=sys.stderr)
             raise SystemExit(130)
-        if not (self.out or self.save):
-            print("lpa-cwm: neither --out nor --save was given; these files were chosen.", file=sys.stderr)
 
     def print_cost(self, tracker: "Tracker", job: "VideoJob") -> None:
         """What a clip would cost."""
@@ -247,7 +251,7 @@ class Explain(JsonOption):
         name, device = self.model.adjudicator_name(), self.model.on()
         require("matplotlib", "report")
         clip = read(self.clip) if self.clip else bundled_clip(self.model.world)
-        query = read_points((self.point,))
+        query = read_points((self.point,)).queries
         if not int(query.frame[0]) < self.target < len(clip):
             raise InputError(
                 f"The target frame is {self.target}; it must come after the point's frame {int(query.frame[0])} "

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,38 +36,52 @@ class GivenPoint(NamedTuple):
     """Number of the track; several positions of one track correct it."""
 
 
-def read_points(words: Sequence[str]) -> Queries:
-    """Points from words x,y@frame#track (frame 0 and a new track when left out) and from .csv and .json files."""
+@dataclass(frozen=True, slots=True)
+class NumberedQueries:
+    """Queries, and the numbers that the user gave their tracks."""
+
+    queries: Queries
+    track_ids: list[int] | None = None
+    """By row of the tracks; None if the user gave none."""
+
+
+def read_points(words: Sequence[str], frame: int = 0) -> NumberedQueries:
+    """Points from words x,y@frame#track and from .csv and .json files; `frame` is for points that have none."""
     found: list[GivenPoint] = []
     for word in words:
         kind = Path(word).suffix.lower()
         if kind in (".csv", ".json"):
-            found += _table(Path(word), _rows_of_csv if kind == ".csv" else _rows_of_json)
+            found += _table(Path(word), _rows_of_csv if kind == ".csv" else _rows_of_json, frame)
         else:
-            found.append(parse_point(word))
+            found.append(parse_point(word, frame))
     if len(found) > MOST_POINTS:
         raise InputError(f"{len(found)} points were given; at most {MOST_POINTS} can be tracked at once.")
-    return queries_from(found)
+    return number_tracks(found)
 
 
-def queries_from(points: Sequence[GivenPoint]) -> Queries:
-    """Queries of some positions; tracks are numbered in the order in which they first appear."""
+def number_tracks(points: Sequence[GivenPoint]) -> NumberedQueries:
+    """Queries of some positions; rows are tracks in the order in which they first appear.
+
+    A track without a number gets the smallest one that is free.
+    """
     xy = torch.tensor([point[:2] for point in points], dtype=torch.float32).view(-1, 2)
     frame = torch.tensor([point.frame for point in points], dtype=torch.long)
-    if all(point.track is None for point in points):
-        return Queries(xy, frame)
-    names = [("new", index) if point.track is None else ("given", point.track) for index, point in enumerate(points)]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return Queries(xy, frame, torch.tensor([numbers[name] for name in names]))
+    given = {point.track for point in points}
+    if given <= {None}:
+        return NumberedQueries(Queries(xy, frame))
+    free = (number for number in count() if number not in given)
+    ids = [next(free) if point.track is None else point.track for point in points]
+    rows = {track: row for row, track in enumerate(dict.fromkeys(ids))}
+    return NumberedQueries(Queries(xy, frame, torch.tensor([rows[track] for track in ids])), list(rows))
 
 
-def parse_point(word: str) -> GivenPoint:
-    """The position that one word gives."""
+def parse_point(word: str, frame: int = 0) -> GivenPoint:
+    """The position that one word gives; in this frame if the word names none."""
     match = POINT.fullmatch(word)
     try:
         if match:
             track = int(match[4][1:]) if match[4] else None
-            return GivenPoint(float(match[1]), float(match[2]), int((match[3] or "@0")[1:]), track)
+            return GivenPoint(float(match[1]), float(match[2]), int(match[3][1:]) if match[3] else frame, track)
     except ValueError:
         pass
     raise InputError(
@@ -74,12 +89,12 @@ def parse_point(word: str) -> GivenPoint:
     )
 
 
-def _table(path: Path, rows_of: Any) -> list[GivenPoint]:
+def _table(path: Path, rows_of: Any, frame: int) -> list[GivenPoint]:
     """The rows of a file, each with x, y and, if it has them, frame and track."""
     expected = "expected columns x, y and, if need be, frame and track, or a list of such objects"
     with reading(path, "a table of points", expected):
         rows = rows_of(read_text(path, MOST_BYTES))
-        return [_point(row, number) for number, row in enumerate(rows)]
+        return [_point(row, number, frame) for number, row in enumerate(rows)]
 
 
 def _rows_of_csv(text: str) -> list[dict[str, Any]]:
@@ -91,9 +106,10 @@ def _rows_of_json(text: str) -> list[Any]:
     return structure(held["points"] if isinstance(held, dict) else held, list[Any], "points")
 
 
-def _point(row: Any, number: int) -> GivenPoint:
+def _point(row: Any, number: int, default: int) -> GivenPoint:
     named = row if isinstance(row, dict) else dict(zip(("x", "y", "frame", "track"), row, strict=False))
-    x, y, frame, track = named["x"], named["y"], named.get("frame") or 0, named.get("track")
+    x, y, frame, track = named["x"], named["y"], named.get("frame"), named.get("track")
+    frame = default if frame in (None, "") else frame
     point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
     # NaN is smaller than nothing; the clip's own size is checked where it is known.
     if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9 and 0 <= (point.track or 0) < 10**9):
@@ -282,9 +298,9 @@ def as_queries(points: Any, frame: int | Sequence[int] = 0) -> Queries | Grid:
     if isinstance(points, Queries | Grid):
         return points
     if isinstance(points, str | Path):
-        return read_points([str(points)])
+        return read_points([str(points)]).queries
     if isinstance(points, Sequence) and points and all(isinstance(one, str) for one in points):
-        return read_points(list(points))
+        return read_points(list(points)).queries
     try:
         xy = torch.as_tensor(np.asarray(points, dtype=np.float32))
     except (TypeError, ValueError) as error:

@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
@@ -27,18 +29,26 @@ MOST_CELLS = 100_000_000
 """Tracks times frames of a file that is read."""
 CELLS_PER_ROW = 1000
 """Most cells for each row of a table: most frames of a track may be missing, but not nearly all."""
+MOST_NUMBER = 1_000_000_000
+"""Above the number of a track or frame."""
 SCORER = "lpa-cwm"
 """Who made the labels, in DeepLabCut's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackSource:
-    """The video that tracks are of: its frame numbers, rate, size and name, as far as they are known."""
+    """The video that tracks are of, and the numbers of its frames and tracks, as far as they are known."""
 
     frames: Sequence[int] | None = None
     fps: float | None = None
     hw: HW | None = None
     name: str = "clip"
+    track_ids: Sequence[int] | None = None
+    """The user's numbers of the tracks; by default they are counted from 0."""
+
+    def track_id(self, row: int) -> int:
+        """Number of a track."""
+        return row if self.track_ids is None else self.track_ids[row]
 
     def number(self, index: int) -> int:
         """The clip's number of a frame."""
@@ -73,6 +83,8 @@ def to_npz(tracks: Tracks, path: Path, source: TrackSource | None = None) -> Non
     arrays = {name: value.cpu().numpy() for name, value in tracks.known().items()}
     if source and source.frames is not None:
         arrays["frame"] = np.asarray(source.frames)
+    if source and source.track_ids is not None:
+        arrays["track"] = np.asarray(source.track_ids)
     _write_arrays(path, arrays)
 
 
@@ -102,7 +114,7 @@ class RowPrinter:
         """Print one row at once."""
         shown = {name: _shown(name, value) for name, value in row.items()}
         if self.as_json:
-            print(json.dumps({name: value if value == value else None for name, value in row.items()}), flush=True)
+            print(json.dumps({name: _finite(value) for name, value in row.items()}), flush=True)
             return
         if not self.started:
             print(",".join(shown))
@@ -111,7 +123,13 @@ class RowPrinter:
 
 
 def _shown(name: str, value: float | int) -> str:
-    return str(int(value)) if name in ("track", "frame", "visible") else f"{value:{PRECISION.get(name, '.4g')}}"
+    # Adding 0 turns -0 into 0.
+    return str(int(value)) if name in ("track", "frame", "visible") else f"{value + 0.0:{PRECISION.get(name, '.4g')}}"
+
+
+def _finite(value: float | int) -> float | int | None:
+    """A number that JSON has; NaN and infinities become null."""
+    return value if math.isfinite(value) else None
 
 
 PRECISION = {"x": ".3f", "y": ".3f", "time": ".4f"}
@@ -124,7 +142,11 @@ def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
     rows = []
     for track, frame in (~xy[..., 0].isnan()).nonzero().tolist():
         time = source.time(frame)
-        place = {"track": track, "frame": source.number(frame), **({} if time is None else {"time": time})}
+        place = {
+            "track": source.track_id(track),
+            "frame": source.number(frame),
+            **({} if time is None else {"time": time}),
+        }
         x, y = xy[track, frame].tolist()
         extras = {name: values[track, frame].item() for name, values in known.items()}
         rows.append({**place, "x": x, "y": y, "visible": bool(visible[track, frame]), **extras})
@@ -187,8 +209,10 @@ def _from_columns(columns: Mapping[str, np.ndarray]) -> Tracks:
     """Tracks from the columns of a table; a number that is missing is NaN."""
     places = np.stack([columns["track"], columns["frame"]])
     rows = places.shape[1]
-    if not rows or not ((places >= 0) & (places < MOST_CELLS) & (places == places.round())).all():
-        raise ValueError("its tracks and frames are not numbered from 0")
+    if not rows or not ((places >= 0) & (places < MOST_NUMBER) & (places == places.round())).all():
+        raise ValueError("its tracks and frames are not numbered by whole numbers from 0 on")
+    # Users may number tracks as they like, such as 7 and 9.
+    places[0] = np.unique(places[0], return_inverse=True)[1]
     size = (int(places[0].max()) + 1, int(places[1].max()) + 1)
     # A small file must not ask for much memory by one large number.
     if size[0] * size[1] > min(MOST_CELLS, max(1_000_000, CELLS_PER_ROW * rows)):
@@ -232,12 +256,17 @@ def to_supervision(tracks: Tracks, frame: int) -> Any:
 
 
 def to_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
-    """An object per track with its points; numbers that are not known are null."""
-    found: list[dict[str, Any]] = [{"track": number, "points": []} for number in range(len(tracks.xy))]
+    """An object per track with its points; numbers that are not known or not finite are null."""
+    found: dict[int, dict[str, Any]] = {}
+    for number in map(source.track_id, range(len(tracks.xy))):
+        found[number] = {"track": number, "points": []}
     for row in table(tracks, source):
-        point = {name: value if value == value else None for name, value in row.items() if name != "track"}
-        found[int(row["track"])]["points"].append(point)
-    _write_json(path, {"clip": source.name, "fps": source.fps, "size": source.hw and source.hw[::-1], "tracks": found})
+        point = {name: _finite(value) for name, value in row.items() if name != "track"}
+        found[row["track"]]["points"].append(point)
+    _write_json(
+        path,
+        {"clip": source.name, "fps": source.fps, "size": source.hw and source.hw[::-1], "tracks": [*found.values()]},
+    )
 
 
 def _write_json(path: Path, held: dict[str, Any]) -> None:
@@ -274,9 +303,23 @@ def to_coco(tracks: Tracks, path: Path, source: TrackSource) -> None:
         xy = tracks.xy[:, index].nan_to_num(0.0)
         points = [value for (x, y), v in zip(xy.tolist(), state.tolist(), strict=True) for value in (x, y, v)]
         annotation = {"id": index + 1, "image_id": number, "category_id": 1, "keypoints": points, "iscrowd": 0}
-        annotations.append(annotation | {"num_keypoints": int(known.sum())})
-    category = {"id": 1, "name": "points", "keypoints": [f"point{row}" for row in range(count)], "skeleton": []}
+        box = _bounding_box(tracks.xy[known, index])
+        annotation |= {"num_keypoints": int(known.sum()), "bbox": box, "area": box[2] * box[3]}
+        annotations.append(annotation)
+    category = {"id": 1, "name": "points", "keypoints": _point_names(count, source), "skeleton": []}
     _write_json(path, {"images": images, "annotations": annotations, "categories": [category]})
+
+
+def _bounding_box(xy: Float[Tensor, "n 2"]) -> list[float]:
+    """x, y, width and height of the smallest box around some points; zeros without any."""
+    if len(xy) == 0:
+        return [0.0] * 4
+    low, high = xy.amin(0), xy.amax(0)
+    return [*low.tolist(), *(high - low).tolist()]
+
+
+def _point_names(count: int, source: TrackSource) -> list[str]:
+    return [f"point{source.track_id(row)}" for row in range(count)]
 
 
 def to_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
@@ -284,7 +327,7 @@ def to_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
     root = ElementTree.Element("annotations")
     ElementTree.SubElement(root, "version").text = "1.1"
     for number, (xy, visible) in enumerate(zip(tracks.xy.tolist(), tracks.visible.tolist(), strict=True)):
-        track = ElementTree.SubElement(root, "track", id=str(number), label="point", source=SCORER)
+        track = ElementTree.SubElement(root, "track", id=str(source.track_id(number)), label="point", source=SCORER)
         last = None
         for index, ((x, y), seen) in enumerate(zip(xy, visible, strict=True)):
             known = x == x
@@ -300,9 +343,9 @@ def to_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
         ElementTree.ElementTree(root).write(aside, encoding="utf-8", xml_declaration=True)
 
 
-def deeplabcut_columns(tracks: Tracks) -> tuple[list[tuple[str, str, str]], np.ndarray]:
+def deeplabcut_columns(tracks: Tracks, source: TrackSource) -> tuple[list[tuple[str, str, str]], np.ndarray]:
     """Columns (scorer, bodypart, coordinate) and a row per frame: x, y and likelihood of each point."""
-    parts = [f"point{row}" for row in range(len(tracks.xy))]
+    parts = _point_names(len(tracks.xy), source)
     columns = [(SCORER, part, name) for part in parts for name in ("x", "y", "likelihood")]
     confidence = tracks.known().get("confidence", tracks.visible.float())
     values = torch.cat([tracks.xy, confidence[..., None].to(tracks.xy)], dim=-1)
@@ -311,7 +354,7 @@ def deeplabcut_columns(tracks: Tracks) -> tuple[list[tuple[str, str, str]], np.n
 
 def to_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """DeepLabCut's table with its three header rows."""
-    columns, values = deeplabcut_columns(tracks)
+    columns, values = deeplabcut_columns(tracks, source)
     with atomic_write(path) as aside, aside.open("w", newline="") as file:
         writer = csv.writer(file)
         for level, name in enumerate(("scorer", "bodyparts", "coords")):
@@ -325,7 +368,7 @@ def to_deeplabcut_h5(tracks: Tracks, path: Path, source: TrackSource) -> None:
     require_hdf5()
     import pandas
 
-    columns, values = deeplabcut_columns(tracks)
+    columns, values = deeplabcut_columns(tracks, source)
     names = pandas.MultiIndex.from_tuples(columns, names=["scorer", "bodyparts", "coords"])
     index = [source.number(row) for row in range(len(values))]
     with atomic_write(path) as aside:

@@ -468,8 +468,8 @@ def _decode(container: InputContainer, stream: VideoStream) -> Iterator[UInt8[Te
 def read_camera(index: int) -> Iterator[UInt8[Tensor, "3 h w"]]:
     """Frames of a camera by OpenCV, until it ends."""
     cv2 = require("cv2", extra="flow")
-    # OpenCV writes to the terminal when a camera is missing.
-    cv2.setLogLevel(0)
+    # OpenCV writes to the terminal when a camera is missing; version 5 has no cv2.setLogLevel.
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     capture = cv2.VideoCapture(index)
     if not capture.isOpened():
         raise InputError(f"There is no camera {index}; give another number, as in camera:1, or a video file.")

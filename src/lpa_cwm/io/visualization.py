@@ -5,7 +5,7 @@ import colorsys
 import heapq
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -92,8 +92,10 @@ def enlargement(hw: tuple[int, int]) -> int:
     return max(1, round(SHORT_SIDE / min(hw)))
 
 
-def overlay(tracks: Tracks, clip: Clip, style: OverlayStyle | None = None) -> Iterator[UInt8[Tensor, "3 h2 w2"]]:
-    """The clip's frames with the tracks drawn on them."""
+def overlay(
+    tracks: Tracks, clip: Clip, style: OverlayStyle | None = None, ids: Sequence[int] | None = None
+) -> Iterator[UInt8[Tensor, "3 h2 w2"]]:
+    """The clip's frames with the tracks drawn on them; `ids` are the numbers to write beside the tracks."""
     style = style or OverlayStyle()
     confidence = confidence_of(tracks) if style.color_by == "confidence" else None
     for index in range(len(clip)):
@@ -101,7 +103,7 @@ def overlay(tracks: Tracks, clip: Clip, style: OverlayStyle | None = None) -> It
         colors = None
         if confidence is not None:
             colors = [hue_color(GREEN * value) for value in confidence[:, index].tolist()]
-        drawn = draw_tracks(frame, tracks.xy[:, past], tracks.visible[:, past], colors, style=style)
+        drawn = draw_tracks(frame, tracks.xy[:, past], tracks.visible[:, past], colors, style=style, ids=ids)
         if style.side_by_side:
             plain = draw_tracks(frame, tracks.xy[:0, past], tracks.visible[:0, past], style=style)
             drawn = torch.cat([plain, drawn], dim=2)
@@ -115,8 +117,9 @@ def draw_tracks(
     colors: list[Color] | None = None,
     tail: int = 12,
     style: OverlayStyle | None = None,
+    ids: Sequence[int] | None = None,
 ) -> UInt8[Tensor, "3 h2 w2"]:
-    """One frame with the tracks up to it; the last time is this frame's."""
+    """One frame with the tracks up to it; the last time is this frame's. `ids` are the numbers of the tracks."""
     style = style or OverlayStyle(tail=tail, scale=None)
     enlarge = style.scale or enlargement((frame.shape[1], frame.shape[2]))
     scale = enlarge * SMOOTH
@@ -132,8 +135,8 @@ def draw_tracks(
         draw_head(pen, points[-1], seen[-1], ink, radius)
         if style.numbers and points[-1][0] == points[-1][0]:
             corner = points[-1][0] + 1.2 * radius, points[-1][1] - 2.2 * radius
-            pen.text(corner, str(number), fill=(*ink, 255), font_size=max(8 * SMOOTH, 2 * radius), stroke_width=1,
-                     stroke_fill=(0, 0, 0, 255))  # fmt: skip
+            label, size_of_text = str(ids[number] if ids else number), max(8 * SMOOTH, 2 * radius)
+            pen.text(corner, label, (*ink, 255), font_size=size_of_text, stroke_width=1, stroke_fill=(0, 0, 0, 255))
     small = np.asarray(picture.resize(size, Image.Resampling.BOX))
     return rearrange(torch.from_numpy(small.copy()), "h w c -> c h w")
 
