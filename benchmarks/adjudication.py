@@ -13,9 +13,9 @@ import tyro
 
 from lpa_cwm import registry
 from lpa_cwm.adjudicators import features
-from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.probe import first_pass
+from lpa_cwm.registry import bundled_clip
 from lpa_cwm.responses import dense_magnitude
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Grid

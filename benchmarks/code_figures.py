@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lpa_cwm.cli.main import COMMANDS
-from lpa_cwm.sharding import Shard
+from lpa_cwm.jobs import Shard
 
 SOURCE = Path(__file__).parents[1] / "src" / "lpa_cwm"
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef

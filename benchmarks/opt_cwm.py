@@ -15,7 +15,7 @@ import tyro
 from opt_cwm_reference import predict, respond
 from torch.utils.flop_counter import FlopCounterMode
 
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import random_masks
 from lpa_cwm.tracker import CwmTracker

@@ -18,9 +18,9 @@ import tyro
 from tyro.conf import Positional
 
 import lpa_cwm as lc
-from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.config import WORLD
 from lpa_cwm.protocols import Tracker
+from lpa_cwm.registry import bundled_clip
 from lpa_cwm.rng import generator
 from lpa_cwm.types import Clip, Queries
 

@@ -17,9 +17,9 @@ from einops import rearrange
 from PIL import Image
 
 import lpa_cwm as lc
-from lpa_cwm.bundled import GALLERY
 from lpa_cwm.cli.main import main as lpa_cwm
 from lpa_cwm.io.visualization import OverlayStyle, overlay
+from lpa_cwm.registry import GALLERY
 
 PANEL, GAP = 320, 6
 """Side of a panel of the moving picture, and the gap between panels, in pixels."""

@@ -13,11 +13,9 @@ import torch.nn.functional as F
 import tyro
 
 from lpa_cwm.simulator.assets import Assets, load_scan
-from lpa_cwm.simulator.camera import Camera
-from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
-from lpa_cwm.simulator.render import RenderSettings, raster_centers
+from lpa_cwm.simulator.clip import SimulatedPairs, movi_record, simulate_clip
+from lpa_cwm.simulator.render import Camera, RenderSettings, raster_centers
 from lpa_cwm.simulator.scene import SCENE_CONFIGS
-from lpa_cwm.simulator.write import movi_record
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 PARTS = ("scene", "pictures", "flow and visibility", "256 tracks", "record, not counted")

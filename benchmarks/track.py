@@ -14,8 +14,8 @@ from typing import Annotated
 
 import tyro
 
-from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.io.video import write
+from lpa_cwm.registry import bundled_clip
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import lpa_cwm as lc
-from lpa_cwm.bundled import DEMO_CLIP
+from lpa_cwm.registry import DEMO_CLIP
 
 
 def main(path: str | Path = DEMO_CLIP):

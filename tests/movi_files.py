@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lpa_cwm.simulator.write import example, png, write_records
+from lpa_cwm.simulator.clip import encode_png, example, write_records
 
 LOW, HIGH = -20.0, 20.0
 
@@ -20,7 +20,7 @@ def drift(velocity, side=128, frames=4, name="7", sign=1):
     return example(
         {
             "normal": [b"never decoded"],
-            "video": [png(frame) for frame in picture],
+            "video": [encode_png(frame) for frame in picture],
             "forward_flow": levels(flow),
             "backward_flow": levels(sign * flow),
             "metadata/forward_flow_range": bounds,

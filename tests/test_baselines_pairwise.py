@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from lpa_cwm import InputError
-from lpa_cwm.baselines.classical import DisFlow, LucasKanade, StaticPoint
-from lpa_cwm.baselines.flow_trackers import ForwardBackward, GapTracker, PairwiseTracker, zncc
+from lpa_cwm.baselines.flow_trackers import (
+    DisFlow,
+    ForwardBackward,
+    GapTracker,
+    LucasKanade,
+    PairwiseTracker,
+    StaticPoint,
+    zncc,
+)
 from lpa_cwm.baselines.registry import BASELINES, get_baseline
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.types import Clip, Grid, Queries

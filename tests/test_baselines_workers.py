@@ -19,7 +19,7 @@ import torch
 from lpa_cwm import InputError
 from lpa_cwm.baselines.registry import BASELINES, get_baseline, settings_file
 from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerTracker
-from lpa_cwm.baselines.workers import sea_raft, serve
+from lpa_cwm.baselines.workers import methods, serve
 from lpa_cwm.types import Clip, Queries
 
 SEA_RAFT, GMRW, DODUO, COTRACKER3 = (BASELINES[name] for name in ("sea-raft", "gmrw", "doduo", "cotracker3"))
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path):
     torch.save({"weight": torch.ones(2, 2)}, tmp_path / "half.pth")
     where = serve.Setup("", str(tmp_path / "half.pth"), "cpu", {})
     with pytest.raises(ValueError, match=r"half\.pth lacks 1 tensors, first bias"):
-        sea_raft.load_weights(torch.nn.Linear(2, 2), where)
+        methods.load_tensors(torch.nn.Linear(2, 2), where)
 
 
 def test_doduo(place):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lpa_cwm import registry
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import EVIDENCE, LEAST, evidence, probabilities

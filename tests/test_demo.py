@@ -540,7 +540,7 @@ def test_zoom_shows_the_part_around_the_last_point(session):
 
 
 def test_the_gallery_opens(tmp_path):
-    from lpa_cwm.bundled import GALLERY
+    from lpa_cwm.registry import GALLERY
 
     server = DemoServer(tmp_path)
     assert len(GALLERY) == 3

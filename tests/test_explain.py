@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.explain import explain, show_visible_patches

@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import save_file
 
 from dense_candidates import dense_candidates
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.adjudicators.features import STATISTICS
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa, zero_init_head
-from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.errors import InputError
 from lpa_cwm.types import Pair
 

@@ -16,10 +16,10 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.errors import InputError
+from lpa_cwm.jobs import Shard
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.rng import generator
-from lpa_cwm.sharding import Shard
-from lpa_cwm.simulator.write import write_records
+from lpa_cwm.simulator.clip import write_records
 from lpa_cwm.tracker import track_many
 from lpa_cwm.training import lpa
 from lpa_cwm.training.feature_cache import FORMAT, FeatureRecorder, RecordingJob, fill_cache, read_cache

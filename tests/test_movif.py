@@ -56,7 +56,7 @@ def test_a_scene_that_stands_still_has_no_sign_to_check(tmp_path):
 
 
 def test_counts_that_do_not_fit_are_refused(tmp_path):
-    from lpa_cwm.simulator.write import example
+    from lpa_cwm.simulator.clip import example
 
     bounds = np.float32([0, 1])
     flow = np.zeros(2 * 4 * 4, dtype=np.int64)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.baselines.opt_cwm_protocol import OFFICIAL, OfficialTracker, missing_official, to_crop_pixel
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig

@@ -24,8 +24,8 @@ from lpa_cwm.evaluation.predict import Method, PredictJob, predict, predict_meth
 from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.predictions import prediction_path, read_prediction
+from lpa_cwm.jobs import Shard
 from lpa_cwm.registry import WORLDS, fingerprint
-from lpa_cwm.sharding import Shard
 from lpa_cwm.types import Tracks
 from tapvid_files import entries, entry, save
 

@@ -10,7 +10,7 @@ import pytest
 
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
-from lpa_cwm.sharding import run_on_actors
+from lpa_cwm.jobs import run_on_actors
 from tapvid_files import entries, save
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -55,7 +55,7 @@ def test_two_workers_write_what_one_process_writes(verb, tmp_path, capsys):
 FAULTY = """
 import os, sys
 from lpa_cwm.errors import InputError
-from lpa_cwm.sharding import RayExecutor
+from lpa_cwm.jobs import RayExecutor
 
 class Faulty:
     def setup(self):

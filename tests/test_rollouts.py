@@ -5,10 +5,9 @@ from pathlib import Path
 
 import torch
 
-from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.adjudicators.apa import APA, uniform
 from lpa_cwm.adjudicators.features import STATISTICS, extract
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa
-from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import Selection, TrackerConfig
 from lpa_cwm.tracker import track_many
 from lpa_cwm.training.caching import RolloutJob, RolloutRecorder

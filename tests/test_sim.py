@@ -14,10 +14,9 @@ pytest.importorskip("embreex")
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.assets import Assets
-from lpa_cwm.simulator.camera import Camera
 from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
 from lpa_cwm.simulator.poses import pixel_rays, project, rotations
-from lpa_cwm.simulator.render import LightOcclusion, RenderSettings, edges, raster_centers
+from lpa_cwm.simulator.render import Camera, LightOcclusion, RenderSettings, edge_pixels, raster_centers
 from lpa_cwm.simulator.scene import SceneConfig
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -255,7 +254,7 @@ def test_smoothing_touches_edges_only(assets, clip):
     rough = simulate_clip(("test", 1), SMALL, assets, RenderSettings(SIZE, samples=1))
     changed = (rough.picture(3) != clip.picture(3)).any(-1)
     assert changed.any()
-    assert not (changed & ~edges(clip.hits(3), SIZE).reshape(SIZE, SIZE)).any()
+    assert not (changed & ~edge_pixels(clip.hits(3), SIZE).reshape(SIZE, SIZE)).any()
 
 
 def test_pairs_are_functions_of_their_number(assets):

@@ -13,15 +13,15 @@ pytest.importorskip("mujoco")
 pytest.importorskip("embreex")
 pytest.importorskip("crc32c")
 
-from lpa_cwm import sharding
+from lpa_cwm import jobs
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.movif import MoviClips, RecordFile
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator import scene as recipes
 from lpa_cwm.simulator.assets import Assets
+from lpa_cwm.simulator.clip import ClipSeries, encode_png, encode_varints, example, write_records, write_series
 from lpa_cwm.simulator.render import RenderSettings
-from lpa_cwm.simulator.write import ClipSeries, encode_varints, example, png, write_records, write_series
 
 GOLDEN = Path(__file__).parent / "golden" / "movi_f-train.tfrecord-00000-of-00001"
 ALL_KEYS = Path(__file__).with_name("movi_f_keys.txt").read_text().split()
@@ -76,7 +76,7 @@ def test_features_come_back(tmp_path):
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_pictures_survive(channels, kind):
     image = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (5, 7, channels)).astype(kind)
-    data = png(image)
+    data = encode_png(image)
     if (channels, kind) != (3, np.uint16):
         # Pillow reads color of 16 bits as 8; the plain decoder below does not.
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))).reshape(image.shape), image)
@@ -121,7 +121,7 @@ def test_records_have_the_keys_and_types_of_movi_f(folder):
 
 
 def test_work_is_shared_out_and_goes_on_where_it_stopped(series, folder, tmp_path):
-    first = write_series(series, tmp_path, "movi", sharding.Shard(2, 2))
+    first = write_series(series, tmp_path, "movi", jobs.Shard(2, 2))
     assert [path.name for path in first] == ["sim_tiny_48-train.tfrecord-00001-of-00002"]
     assert first[0].read_bytes() == (folder / first[0].name).read_bytes()
     before = first[0].stat().st_mtime_ns

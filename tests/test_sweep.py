@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.sweep import MASKS, PASSES, choose_queries, open_pairs, sweep_pairs

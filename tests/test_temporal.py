@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lpa_cwm.adjudicators.uniform import uniform
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.online import ONLY, OnlineTracker

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lpa_cwm.datasets.movif import RecordFile, varint, varints
 from lpa_cwm.errors import InputError
-from lpa_cwm.simulator.write import example
+from lpa_cwm.simulator.clip import example
 from movi_files import write
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.adjudicators.lpa import LPA
-from lpa_cwm.adjudicators.uniform import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.cost import estimate_cost
 from lpa_cwm.errors import InputError

@@ -6,8 +6,8 @@
 
 # %%
 import lpa_cwm as lc
-from lpa_cwm.bundled import DEMO_CLIP
 from lpa_cwm.io.inputs import select_frames
+from lpa_cwm.registry import DEMO_CLIP
 
 clip = select_frames(lc.read(DEMO_CLIP), range(6))
 print(len(clip), "frames of", clip.hw)

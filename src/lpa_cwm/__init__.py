@@ -1,7 +1,7 @@
 """Point motion from counterfactual world models.
 
 >>> import lpa_cwm as lc
->>> from lpa_cwm.bundled import bundled_clip
+>>> from lpa_cwm.registry import bundled_clip
 >>> lc.track(bundled_clip("toy"), [[60, 80]], "uniform", frame=22, world="toy", masks=2)
 Tracks(1 track, 24 frames, visible 100%)
 

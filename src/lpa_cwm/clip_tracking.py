@@ -57,7 +57,7 @@ def track_clip(
             by baselines, which track a clip as a whole.
 
     Examples:
-        >>> from lpa_cwm.bundled import bundled_clip
+        >>> from lpa_cwm.registry import bundled_clip
         >>> clip = bundled_clip("toy")
 
         >>> from lpa_cwm import Queries, load

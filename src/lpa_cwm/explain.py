@@ -94,7 +94,7 @@ def explain(
         observed: The direct frame pair, if an earlier call made it.
 
     Examples:
-        >>> from lpa_cwm.bundled import bundled_clip
+        >>> from lpa_cwm.registry import bundled_clip
         >>> clip = bundled_clip("toy")
 
         >>> from lpa_cwm import load

@@ -34,7 +34,7 @@ class OnlineTracker:
     positions, are kept. Each frame is described once and each frame pair observed once for all points.
 
     Examples:
-        >>> from lpa_cwm.bundled import bundled_clip
+        >>> from lpa_cwm.registry import bundled_clip
         >>> clip = bundled_clip("toy")
 
         >>> from lpa_cwm import load

@@ -1,4 +1,4 @@
-"""World models, adjudicators, score models, trackers and devices by name; each is imported when it is loaded."""
+"""World models, adjudicators, score models, trackers, devices and clips by name; each is imported when it is loaded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from lpa_cwm.files import bundled_weights, cache_dir
 if TYPE_CHECKING:
     from lpa_cwm.protocols import Adjudicator, ScoreModel, Tracker, WorldModel
     from lpa_cwm.tracker import CwmTracker
+    from lpa_cwm.types import Clip
+
 
 LPA_FILE = "lpa.safetensors"
 
@@ -103,7 +105,7 @@ def load_adjudicator(
 ) -> "Adjudicator":
     """An adjudicator by name."""
     if name == "uniform":
-        from lpa_cwm.adjudicators.uniform import uniform
+        from lpa_cwm.adjudicators.apa import uniform
 
         return uniform
     if name == "apa":
@@ -224,3 +226,21 @@ def resolve_device(name: str = "auto") -> str:
         devices = ["cpu", *(f"cuda:{number}" for number in range(cuda)), *["mps"] * mps]
         raise InputError(f"This machine has no device {name}; choose auto or one of {', '.join(devices)}.")
     return name
+
+
+DEMO_CLIP = Path(__file__).parent / "clips" / "bodies.mp4"
+"""The first sixteen frames of a clip of the simulator's `movi` recipe with invented shapes and pictures."""
+
+GALLERY = {"bodies": DEMO_CLIP} | {name: DEMO_CLIP.with_name(f"{name}.mp4") for name in ("tiles", "ball")}
+"""Clips of the page; all three are made by the simulator from procedural shapes and pictures."""
+
+
+def bundled_clip(world: str) -> "Clip":
+    """A clip to try things on; the toy world understands only its own."""
+    from lpa_cwm.io.video import read
+    from lpa_cwm.worlds.toy import ToyMotion, toy_clip
+
+    if world == "toy":
+        motion = ToyMotion(shift=(0.006, -0.004), turn=0.012, zoom=1.004, disc=(0.68, 0.42, 0.1))
+        return toy_clip(motion, 24, name="toy")
+    return read(DEMO_CLIP)

@@ -11,10 +11,10 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.geometry import inside
+from lpa_cwm.jobs import progress
 from lpa_cwm.online import ONLY, OnlineTracker, give
 from lpa_cwm.pair_tracking import PairResult, track_pair
 from lpa_cwm.probe import ObservedPair, observe_pair
-from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
 
@@ -24,7 +24,7 @@ class CwmTracker:
     """Tracks points with one adjudicator.
 
     Examples:
-        >>> from lpa_cwm.bundled import bundled_clip
+        >>> from lpa_cwm.registry import bundled_clip
         >>> clip = bundled_clip("toy")
 
         >>> from lpa_cwm import Queries, load
@@ -126,7 +126,7 @@ def track_many(
         on_frame: Called before each frame with the number of frames done and in all; it may raise to stop.
 
     Examples:
-        >>> from lpa_cwm.bundled import bundled_clip
+        >>> from lpa_cwm.registry import bundled_clip
         >>> clip = bundled_clip("toy")
 
         >>> from lpa_cwm import Queries

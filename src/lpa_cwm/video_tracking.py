@@ -14,7 +14,6 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import FrameEstimate
@@ -37,7 +36,7 @@ from lpa_cwm.io.inputs import (
 from lpa_cwm.io.tracks import TrackSource, save, table
 from lpa_cwm.io.video import PICTURES, FrameStream, read
 from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
-from lpa_cwm.registry import load, resolve_device
+from lpa_cwm.registry import bundled_clip, load, resolve_device
 from lpa_cwm.tracker import CwmTracker, stack_estimates, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 

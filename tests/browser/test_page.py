@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lpa_cwm.bundled import bundled_clip
 from lpa_cwm.io.video import write
+from lpa_cwm.registry import bundled_clip
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="a browser is driven by playwright; see `make test-browser`"

@@ -1,4 +1,4 @@
-"""APA, the analytic physical adjudicator: weights from the normalized spatiotemporal gradient (Eq. 3-4)."""
+"""Adjudicators without training: Uniform, and APA's weights from the normalized spatiotemporal gradient (Eq. 3-4)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,12 @@ from torch import Tensor
 from lpa_cwm.geometry import index_of
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.types import Candidates, Judgement, Pair
+
+
+def uniform(pair: Pair, candidates: Candidates) -> Judgement:
+    """The same weight for each of the M candidates."""
+    return Judgement.of(torch.full_like(candidates.peak[..., 0], 1 / candidates.peak.shape[1]))
+
 
 SIZE = 224
 """Side in pixels of the frames at which the score is evaluated."""

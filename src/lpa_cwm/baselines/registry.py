@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from lpa_cwm.baselines.classical import DisFlow, LucasKanade, StaticPoint
 from lpa_cwm.baselines.flow_trackers import (
+    DisFlow,
     Flow,
     ForwardBackward,
     GapTracker,
+    LucasKanade,
     PairwiseTracker,
     RangeMapOcclusion,
+    StaticPoint,
     VisibilityRule,
 )
 from lpa_cwm.baselines.opt_cwm_protocol import load_official, missing_official

@@ -33,7 +33,7 @@ class ExternalRepo:
     """An external repository and how to run it."""
 
     method: str
-    """Name of a script in `workers`, or the path of a script without its suffix."""
+    """A method of `workers/methods.py`, or the path of a script without its suffix."""
     checkout: Path
     checkpoint: Path
     python: str = sys.executable

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
-from lpa_cwm.sharding import Shard
+from lpa_cwm.jobs import Shard
 
 BASH = """_lpa_cwm() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} offered=""

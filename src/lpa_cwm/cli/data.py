@@ -57,8 +57,8 @@ class Simulate(ShardOption, SplitOption):
     def run(self) -> None:
         """Write the files and print their paths."""
         from lpa_cwm.simulator.assets import Assets
+        from lpa_cwm.simulator.clip import ClipSeries, write_series
         from lpa_cwm.simulator.render import RenderSettings
-        from lpa_cwm.simulator.write import ClipSeries, write_series
 
         assets = Assets.of(self.assets, self.split)
         render = RenderSettings(self.size, self.samples)
@@ -84,7 +84,7 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
         import torch
 
         from lpa_cwm.files import pin_settings
-        from lpa_cwm.progress import progress
+        from lpa_cwm.jobs import progress
         from lpa_cwm.rng import seed_of
         from lpa_cwm.synth.pair_shards import SETTINGS, SHARD_PAIRS, write_shards
 
@@ -155,7 +155,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
 
     def run(self) -> None:
         """Fill the cache."""
-        from lpa_cwm.sharding import executor
+        from lpa_cwm.jobs import executor
         from lpa_cwm.training.caching import cache_features
 
         settings = self.settings()

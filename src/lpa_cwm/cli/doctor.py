@@ -136,8 +136,8 @@ def trials() -> Iterator[Finding]:
     import torch
 
     from lpa_cwm import registry
-    from lpa_cwm.bundled import DEMO_CLIP
     from lpa_cwm.io.video import read
+    from lpa_cwm.registry import DEMO_CLIP
     from lpa_cwm.tracker import validate_queries
     from lpa_cwm.types import Clip, Grid
 
@@ -247,8 +247,8 @@ def methods() -> Iterator[Finding]:
 
 def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
     """Published data sets below some folders, and the clip that ships."""
-    from lpa_cwm.bundled import DEMO_CLIP
     from lpa_cwm.files import data_files
+    from lpa_cwm.registry import DEMO_CLIP
 
     yield Finding("data", "bundled clip", "ok" if DEMO_CLIP.is_file() else "wrong", str(DEMO_CLIP), needed=True)
     for name, (pattern, remedy) in BENCHMARKS.items():

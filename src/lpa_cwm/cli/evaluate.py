@@ -60,7 +60,7 @@ class Predict(JsonOption):
     def run(self) -> None:
         """Check everything, then track what is not there yet."""
         from lpa_cwm.evaluation.predict import Method, predict
-        from lpa_cwm.sharding import executor
+        from lpa_cwm.jobs import executor
 
         name, settings, device = self.model.method(), self.expert.given(), self.model.on()
         method = Method(name, device=device, settings=settings, label=self.name or "", **self.model.names())

@@ -46,7 +46,7 @@ class EvaluateWorld(JsonOption):
     def run(self) -> None:
         """Print a table with one column for each set and world model."""
         from lpa_cwm.evaluation.world_stages import evaluate_world, figures_table, open_world
-        from lpa_cwm.progress import progress
+        from lpa_cwm.jobs import progress
 
         worlds = {text: open_world(text) for text in self.worlds}
         sets = self.sets()

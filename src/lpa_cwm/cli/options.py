@@ -24,7 +24,7 @@ from lpa_cwm.cli.values import (
 )
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
 from lpa_cwm.errors import InputError
-from lpa_cwm.sharding import Shard
+from lpa_cwm.jobs import Shard
 
 if TYPE_CHECKING:
     from lpa_cwm.simulator.clip import SimulatedPairs

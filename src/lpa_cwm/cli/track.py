@@ -243,10 +243,10 @@ class Explain(JsonOption):
     def run(self) -> None:
         """Ask, draw, print where it is."""
         from lpa_cwm import registry
-        from lpa_cwm.bundled import bundled_clip
         from lpa_cwm.explain import draw_explanation, explain
         from lpa_cwm.io.inputs import read_points
         from lpa_cwm.io.video import read
+        from lpa_cwm.registry import bundled_clip
 
         name, device = self.model.adjudicator_name(), self.model.on()
         require("matplotlib", "report")

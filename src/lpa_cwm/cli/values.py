@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from tyro.constructors import PrimitiveConstructorSpec
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.jobs import Shard
 from lpa_cwm.registry import SCORE_MODELS, WORLDS
-from lpa_cwm.sharding import Shard
 
 INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)

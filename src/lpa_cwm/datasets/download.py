@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, cache_dir, sync
-from lpa_cwm.progress import progress
+from lpa_cwm.jobs import progress
 from lpa_cwm.validation import read_text, reading
 
 BLOCK = 1 << 20

@@ -23,9 +23,9 @@ from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.evaluation.run import manifest_of
 from lpa_cwm.files import atomic_write, pin_settings
 from lpa_cwm.geometry import rescale
+from lpa_cwm.jobs import progress
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.online import ONLY
-from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.tracker import CwmTracker, step_through
 from lpa_cwm.types import Sample

@@ -13,11 +13,11 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.predict import Method, open_dataset, predict_methods, untracked
 from lpa_cwm.evaluation.run import manifest_of
 from lpa_cwm.evaluation.score import ScoredRun, score_run, write_scores
+from lpa_cwm.jobs import Executor, Shard, run_local
 from lpa_cwm.metrics import Scores
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.page import write_report
 from lpa_cwm.report.tables import ABLATIONS
-from lpa_cwm.sharding import Executor, Shard, run_local
 from lpa_cwm.training.lpa import LpaTraining, train_lpa
 
 

@@ -19,11 +19,10 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.run import EvaluationRun, Manifest, manifest_of, software
 from lpa_cwm.geometry import HW, rescale
 from lpa_cwm.io.predictions import is_complete, prediction_path, write_prediction
+from lpa_cwm.jobs import Executor, Shard, execute, progress, run_local
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.metrics.comparison import SIZE
-from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Dataset, WorldModel
-from lpa_cwm.sharding import Executor, Shard, execute, run_local
 from lpa_cwm.tracker import track_both_ways, track_many
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 

@@ -52,7 +52,7 @@ def read(path: Path | str) -> Clip:
         path: The file or folder.
 
     Examples:
-        >>> from lpa_cwm.bundled import DEMO_CLIP
+        >>> from lpa_cwm.registry import DEMO_CLIP
         >>> clip = read(DEMO_CLIP)
         >>> clip.name, len(clip), clip.hw, clip.fps
         ('bodies', 16, (256, 256), 12.0)

@@ -12,7 +12,6 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from lpa_cwm.bundled import GALLERY
 from lpa_cwm.config import ADJUDICATOR, WORLD
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.visualization import enlargement
@@ -48,6 +47,7 @@ from lpa_cwm.page.session import (
     track_points,
     undo,
 )
+from lpa_cwm.registry import GALLERY
 
 STYLE = Path(__file__).with_name("page.css")
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from lpa_cwm.bundled import GALLERY
 from lpa_cwm.errors import InputError
 from lpa_cwm.explain import Explanation, explain
 from lpa_cwm.geometry import inside
@@ -23,6 +22,7 @@ from lpa_cwm.io.video import read
 from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks, jpeg_url
 from lpa_cwm.page.session import Point, Results, queries, track_colors, track_points
 from lpa_cwm.probe import ObservedPair
+from lpa_cwm.registry import GALLERY
 from lpa_cwm.responses import dense_magnitude
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Frames, Tracks

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import gradio as gr
 
-from lpa_cwm.bundled import GALLERY
 from lpa_cwm.errors import InputError
 from lpa_cwm.page.drawing import posters, web_color
 from lpa_cwm.page.server import ResultFiles, title_of
 from lpa_cwm.page.session import Session, track_colors
+from lpa_cwm.registry import GALLERY
 
 FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]

@@ -15,7 +15,7 @@ from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare
 from lpa_cwm.evaluation.predict import Method, open_dataset
 from lpa_cwm.evaluation.sweep import open_pairs, sweep
 from lpa_cwm.files import data_files, pin_settings
-from lpa_cwm.progress import progress
+from lpa_cwm.jobs import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.results import MethodSet, SweepCell, load_method_sets
 from lpa_cwm.tracker import CwmTracker

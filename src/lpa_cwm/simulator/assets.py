@@ -94,12 +94,12 @@ def lathe(rng: np.random.Generator) -> Solid:
 
 def ring(rng: np.random.Generator) -> Solid:
     """A torus with a round or squarish section."""
-    thick, square = rng.uniform(0.1, 0.22), rng.uniform(1, 3)
+    thick, photo_crop = rng.uniform(0.1, 0.22), rng.uniform(1, 3)
     down, along = unit_grid(17, ROUND + 1)
     section, angle = 2 * np.pi * down, 2 * np.pi * along
     # Rounding removes the noise of values that should be zero, which the root would amplify.
     waves = (np.cos(section).round(9), np.sin(section).round(9))
-    out, up = (np.sign(wave) * np.abs(wave) ** (1 / square) for wave in waves)
+    out, up = (np.sign(wave) * np.abs(wave) ** (1 / photo_crop) for wave in waves)
     radius = 0.5 - thick + thick * out
     points = np.stack((radius * np.cos(angle), radius * np.sin(angle), thick * up), axis=-1)
     return grid_mesh(points, np.stack((along, down), axis=-1))
@@ -301,7 +301,7 @@ def procedural_sky(split: Split, number: int) -> Texture:
 
 
 @lru_cache(maxsize=PROCEDURAL)
-def relief(split: Split, number: int) -> Texture:
+def procedural_relief(split: Split, number: int) -> Texture:
     """Procedural ground texture `number`."""
     return Texture.of(texture.relief(numpy_rng("relief", split, number)), "both")
 
@@ -313,7 +313,7 @@ def procedural_floor(split: Split, number: int) -> Texture:
     return Texture.of(texture.FLOORS[number % len(texture.FLOORS)](rng), "both")
 
 
-def square(picture: Image.Image, rng: np.random.Generator, side: int) -> Picture:
+def photo_crop(picture: Image.Image, rng: np.random.Generator, side: int) -> Picture:
     """A random square crop of a photograph, as linear RGB."""
     span = min(picture.size) * rng.uniform(0.6, 1.0)
     x, y = (rng.uniform(0, length - span) for length in picture.size)
@@ -344,7 +344,7 @@ class Assets:
         """A scanned object, or a procedural shape textured with a photograph."""
         if self.objects and rng.random() >= self.shapes:
             return load_scan(self.objects[int(rng.integers(len(self.objects)))])
-        skin = square(self.photographs.draw(rng), rng, SKIN)
+        skin = photo_crop(self.photographs.draw(rng), rng, SKIN)
         return Mesh.of("invented", random_solid(rng), Texture.of(skin))
 
     def sky(self, rng: np.random.Generator) -> Texture:
@@ -355,13 +355,13 @@ class Assets:
 
     def relief(self, rng: np.random.Generator) -> Texture:
         """Detail texture of the ground."""
-        return relief(self.split, int(rng.integers(PROCEDURAL)))
+        return procedural_relief(self.split, int(rng.integers(PROCEDURAL)))
 
     def floor(self, rng: np.random.Generator) -> Texture:
         """A procedural floor, sometimes a photograph."""
         if rng.random() < 0.85:
             return procedural_floor(self.split, int(rng.integers(PROCEDURAL)))
-        return Texture.of(texture.mirrored(square(self.photographs.draw(rng), rng, 256)), "both")
+        return Texture.of(texture.mirrored(photo_crop(self.photographs.draw(rng), rng, 256)), "both")
 
     def walls(self, rng: np.random.Generator) -> Texture:
         """Textures of the four walls."""

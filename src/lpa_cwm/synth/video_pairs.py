@@ -22,7 +22,7 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.io import video
-from lpa_cwm.progress import progress
+from lpa_cwm.jobs import progress
 from lpa_cwm.rng import numpy_rng, seed_of
 from lpa_cwm.synth.pairs import Example, Split, split_of
 from lpa_cwm.types import Clip

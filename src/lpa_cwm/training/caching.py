@@ -22,12 +22,11 @@ from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import pin_settings
 from lpa_cwm.geometry import rescale
+from lpa_cwm.jobs import Executor, Shard, progress, run_local
 from lpa_cwm.online import ONLY, OnlineTracker, give
-from lpa_cwm.progress import progress
 from lpa_cwm.protocols import Adjudicator, Dataset
 from lpa_cwm.registry import fingerprint, load_adjudicator, load_score_model, load_world
 from lpa_cwm.rng import generator
-from lpa_cwm.sharding import Executor, Shard, run_local
 from lpa_cwm.training.feature_cache import (
     CLAIMS,
     FORMAT,

@@ -19,9 +19,9 @@ from lpa_cwm.adjudicators.features import SCALARS, STRENGTH, CandidateFeatures, 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.io.safe_load import open_safetensors
+from lpa_cwm.jobs import Executor, Shard, execute, run_local
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import WorldModel
-from lpa_cwm.sharding import Executor, Shard, execute, run_local
 from lpa_cwm.training.pair_sampling import Correspondence, PairSampler
 from lpa_cwm.types import Candidates
 from lpa_cwm.validation import check_name, parse_json, reading, structure

@@ -25,7 +25,7 @@ from torch.optim.swa_utils import AveragedModel
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, exclusive, pin_settings
 from lpa_cwm.io.safe_load import check_state_dict, load_plain
-from lpa_cwm.progress import progress
+from lpa_cwm.jobs import progress
 from lpa_cwm.validation import parse_json, read_text, reading, structure
 
 TIMEOUT = timedelta(hours=1)

@@ -76,15 +76,17 @@ def private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def loader(name: str) -> Callable[[Setup], Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]:
-    """The `load` function of a script, by name or path; this folder must not shadow the checkout's modules."""
+    """`load_NAME` of `methods.py`, or `load` of a script; this folder must not shadow the checkout's modules."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    spec = importlib.util.spec_from_file_location("worker_" + name, os.path.join(folder, name + ".py"))
+    ours = os.path.basename(name) == name
+    script = os.path.join(folder, ("methods" if ours else name) + ".py")
+    spec = importlib.util.spec_from_file_location("worker_" + name, script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.load
+    return getattr(module, "load_" + name) if ours else module.load
 
 
 def best_device() -> str:

@@ -1,4 +1,4 @@
-"""Sharing numbered pieces of work: among machines by a rule (`Shard`), among local or Ray workers by an executor."""
+"""Long jobs: numbered pieces shared by machines (`Shard`) and by local or Ray workers (`Executor`); a progress line."""
 
 import os
 import socket
@@ -195,3 +195,28 @@ def run_on_actors(ray: Any, actors: list[Any], pieces: list[int]) -> Iterator[tu
 def executor(name: Literal["local", "ray"], device: str, workers: int | None) -> Executor:
     """An executor by its name on the command line."""
     return RayExecutor(device, workers) if name == "ray" else run_local
+
+
+T = TypeVar("T")
+
+
+def progress(items: Iterable[T], total: int, label: str, quiet: bool = False) -> Iterator[T]:
+    """Iterate with a progress line on stderr (none when stderr is not a terminal or `quiet`)."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+    if quiet or not console.is_terminal:
+        yield from items
+        return
+    with bar:
+        yield from bar.track(items, total=total, description=label)
