@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tyro.constructors import PrimitiveConstructorSpec
 
+from bad_invocations import BAD_INVOCATIONS
 from lpa_cwm.cli import values
 from lpa_cwm.cli.completion import options_of
 from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
@@ -338,66 +339,10 @@ def test_inputs_that_are_no_data_are_refused(name, option, positional, tmp_path,
     assert {path.name for path in tmp_path.iterdir()} <= {"pipe", "text"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("track --masks 0", "whole number from 1 to"),
-        ("track --sharpness nan", "number above 0"),
-        ("track --visibility-threshold inf", "number from 0"),
-        ("track --grid 100000", "whole number from 1 to 300"),
-        ("track --device gpu", "expected auto, cpu, cuda"),
-        ("track --device cuda:99", "no device cuda:99"),
-        ("track --world nonsense", "choose one of toy, learned"),
-        ("track --adjudicator foo", "uniform, apa, lpa, or a baseline by --tracker: static"),
-        ("track --tracker foo", "'foo' is not a known"),
-        ("track --tracker lpa", "--adjudicator lpa"),
-        ("track --tracker static --adjudicator lpa", "give one of them"),
-        ("track --tracker static --masks 3 --weights w", "does not take --weights, --masks"),
-        ("track --tracker static --world learned", "does not take --world"),
-        ("track --tracker static --score_model=compact --no-subpixel", "does not take --score-model, --subpixel"),
-        ("eval predict d --out r --tracker lk --preset default", "does not take --preset"),
-        ("track --adjudicator apa --weights here", "--weights is for lpa, but the adjudicator is apa"),
-        ("explain --score-model compact", "--score-model is for apa, but the adjudicator is lpa"),
-        ("track --out a.txt", "must end in"),
-        ("track --save /proc/x/t.csv", "cannot be written to"),
-        ("track --save here/t.csv", "is a file, not a folder"),
-        ("page --port 70000", "from 1 to 65535"),
-        ("data cache d --out c --gaps 5 2", "fewest <= most"),
-        ("data cache d --out c --world nonsense", "not a known world model"),
-        ("data simulate --out s --shard 3/2", "1 <= I <= N"),
-        ("data fetch nonsense", "not a known download"),
-        ("eval compare d --out r --methods lpa nonsense", "'nonsense' is not a known"),
-        ("eval audit c --out figure.txt", "must end in"),
-        ("train lpa c --steps 0", "from 1 to"),
-        ("train lpa c --clip nan", "or inf"),
-        ("train lpa c --rate 0", "above 0"),
-        ("track --batch 0", "whole number from 1 to"),
-        ("track --device mps", "no device mps"),
-        ("track https://example.org/clip.mp4", "is an address; download it first"),
-        ("track rtsp://example.org/live", "is an address; download it first"),
-        ("track absent.mp4", "There is no absent.mp4"),
-        ("track here", "is not a video"),
-        ("track --points 4,3 --grid 2", "give one of them"),
-        ("track --points 999,3", "not inside the frame"),
-        ("track --points 9,3@999", "frames 0 to 15"),
-        ("track --object 5,5,2,2", "x0 < x1"),
-        ("track --object 1..5,5,2,2", "neither a box"),
-        ("track --start 15", "at least two"),
-        ("track --tracker static --backward --batch 2", "does not take --batch"),
-        ("track --tracker opt-cwm --score-model adm", "does not take --score-model"),
-        ("track --format coco", "which was not given"),
-        ("track --save t.csv --format coco", "must end in .json"),
-        ("track camera:0 --tracker lk", "streams are tracked by our tracker"),
-        ("track camera:0 here", "a stream is tracked alone"),
-        ("track camera:99 --world toy", "There is no camera 99"),
-        ("explain --target 99", "before frame 16"),
-        ("explain --target 1 --point 3,4@5", "after the point's frame 5"),
-        ("eval score here", "expected"),
-        ("eval score absent --dataset absent.pkl", "expected"),
-        ("eval predict absent.pkl --out r", "absent.pkl"),
-        ("eval report absent", "absent"),
-    ],
-)
+UNWRITABLE = ("track --save /proc/x/t.csv", "cannot be written to")
+
+
+@pytest.mark.parametrize(("words", "said"), [*BAD_INVOCATIONS, UNWRITABLE])
 def test_bad_values_are_refused_before_any_work(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").touch()

@@ -50,7 +50,8 @@ def reading(path: Path | str, expected: str, remedy: str) -> Iterator[None]:
 
 def reason(error: BaseException) -> str:
     """The last line of an error's message, short and printable."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
+    # FFmpeg's errors are no OSErrors, but have the same fields.
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     line = text.splitlines()[-1].strip()
     return "".join(char if char.isprintable() else "?" for char in line)[:200]
 

@@ -170,7 +170,8 @@ def clip_paths(given: Sequence[Path]) -> list[Path]:
     found = []
     for path in given:
         if ADDRESS.match(str(path)):
-            raise InputError(f"{path} is an address; download it first and give the file.")
+            address = str(path).replace(":/", "://", 1)
+            raise InputError(f"{address} is an address; download it first and give the file.")
         inside = data_files(path) if path.is_dir() else []
         videos = [one for one in inside if one.suffix.lower() in VIDEOS and one.is_file()]
         pictures = any(one.suffix.lower() in PICTURES for one in inside)
