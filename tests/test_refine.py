@@ -33,7 +33,7 @@ def test_finds_a_shift_in_native_pixels_from_a_rough_endpoint(world: LearnedWorl
     xy = torch.tensor([[100.5, 90.5], [200.0, 80.0], [160.2, 60.7]])
     truth = xy + shift
     rough = truth + torch.tensor([[4.0, 3.0], [-5.0, 2.0], [0.0, 0.0]])
-    found = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame] * 3, xy)], rough)
+    found = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource(frame, xy)], rough)
     assert ((found.xy - truth).norm(dim=1) < 0.75).all()
 
 
@@ -41,8 +41,8 @@ def test_result_does_not_depend_on_the_other_points(world: LearnedWorld) -> None
     frame = textured(96, 128)
     moved = frame.roll(3, 2)
     xy = torch.tensor([[40.0, 40.0], [80.0, 50.0]])
-    both = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame] * 2, xy)], xy)
-    one = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource([frame], xy[1:])], xy[1:])
+    both = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource(frame, xy)], xy)
+    one = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1)).refine([PointSource(frame, xy[1:])], xy[1:])
     torch.testing.assert_close(both.xy[1:], one.xy, atol=1e-3, rtol=0)
 
 
@@ -51,14 +51,23 @@ def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
     here = torch.stack([cut(frame, (0, 0)), cut(frame, (40, 20))])
     there = torch.stack([cut(frame, (2, 1)), cut(frame, (37, 24))])
     xy = torch.tensor([[30.0, 30.0], [33.0, 28.0]])
-    hidden = masks_of(PointSource([frame] * 2, xy), 3, world.patch, "law")
+    hidden = masks_of(PointSource(frame, xy), 3, world.patch, "law")
     near = torch.tensor([[30.0, 30.0], [60.0, 2.0]])
-    together = world.respond(here, there, xy, near, hidden).dense()
+    together = world.respond(world.describe_crops(here), there, xy, near, hidden).dense()
     inside = ((slice(8, 56), slice(8, 56)), (slice(0, 48), slice(16, 64)))
     for row, part in enumerate(inside):
         scene = world.observe(world.describe(here[row]), world.describe(there[row]))
         alone = world.intervene(scene, world.imagine(scene, hidden[row]), xy[row : row + 1]).dense()
         torch.testing.assert_close(together[row, ..., *part], alone[0, ..., *part], atol=1e-5, rtol=0)
+
+
+def test_a_crop_is_described_once(world: LearnedWorld) -> None:
+    source = PointSource(textured(96, 128), torch.tensor([[40.0, 40.0], [80.0, 50.0], [40.2, 39.9]]))
+    first = source.describe(world)
+    assert first[0] is first[2]
+    assert len(source.described) == 2
+    again = PointSource(source.frame, source.xy[1:2], source.described).describe(world)
+    assert again[0] is first[1]
 
 
 def test_crops_stay_inside_and_small_frames_are_padded() -> None:
@@ -84,7 +93,7 @@ def test_an_endpoint_without_response_stays(world: LearnedWorld) -> None:
 def test_world_models_without_crops_are_refused() -> None:
     frame, xy = textured(96, 96), torch.ones(1, 2)
     with pytest.raises(InputError, match="cannot answer in crops"):
-        NativeRefiner(ToyWorld(), frame, NATIVE, ("a",)).refine([PointSource([frame], xy)], xy)
+        NativeRefiner(ToyWorld(), frame, NATIVE, ("a",)).refine([PointSource(frame, xy)], xy)
 
 
 def test_another_endpoint_wins_by_its_stronger_response(world: LearnedWorld) -> None:

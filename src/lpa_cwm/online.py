@@ -256,7 +256,7 @@ class OnlineTracker:
             recent = None
             if is_seen:
                 before = self.history[name][frame].xy[rows[some]].to(self.device)
-                recent = PointSource([self.frames[frame].native] * len(some), before)
+                recent = PointSource(self.frames[frame].native, before)
             refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent, others[some]))
         return refined
 

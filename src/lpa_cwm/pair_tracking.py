@@ -105,7 +105,8 @@ def reevaluate(
     """
     config, hw = observed.config, observed.source.hw
     if config.reevaluation == "native":
-        sources = [PointSource([observed.source.native] * len(xy), xy), *([recent] if recent else [])]
+        crops = observed.source.derived.setdefault("native crops", {})
+        sources = [PointSource(observed.source.native, xy, crops), *([recent] if recent else [])]
         return reevaluate_native(observed, sources, result, index, others)
     side = int(min(hw) * config.zoom ** (index - 1))
     if index == 1 and (config.reevaluation != "query" or hw == (side, side)):

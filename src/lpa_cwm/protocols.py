@@ -77,15 +77,19 @@ class WorldModel(Protocol):
 class CropWorldModel(WorldModel, Protocol):
     """A world model that also answers in many small crops at once, which re-evaluation at native resolution needs."""
 
+    def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> Sequence[Any]:
+        """Everything about single crops in the role of source, one value for each."""
+        ...
+
     def respond(
         self,
-        source: Float[Tensor, "n 3 s s"],
+        source: Sequence[Any],
         target: Float[Tensor, "n 3 s s"],
         xy: Float[Tensor, "n 2"],
         near: Float[Tensor, "n 2"],
         hidden: Bool[Tensor, "n m p"],
     ) -> Responses:
-        """Responses in n pairs of crops, each with one point of its source crop and m masks of its own.
+        """Responses in n pairs of crops, each with one point of its described source crop and m masks of its own.
 
         Each point is looked for around the place `near` in its target crop.
         """

@@ -6,7 +6,8 @@ crops; the responses of all sources count alike, as in the paper's re-evaluation
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -27,18 +28,38 @@ HIDDEN_SHARE = 0.8
 """Of the patches of a crop; with nine tenths hidden, too few would be left to see."""
 AT_ONCE = 32
 """Points whose crops are in memory at once."""
+MAX_DESCRIBED = 1024
+"""Described crops that a frame keeps; each takes 150 kB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointSource:
-    """Where points were in earlier frames; each may be in a frame of its own."""
+    """Where points were in an earlier frame."""
 
-    frames: Sequence[UInt8[Tensor, "3 h w"]]
+    frame: UInt8[Tensor, "3 h w"]
     xy: Float[Tensor, "n 2"]
+    described: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """Crops of the frame as the world model describes them, by their corners; those of a query serve all targets."""
 
     def rows(self, rows: Int[Tensor, "k"]) -> "PointSource":
         """Some of the points."""
-        return PointSource([self.frames[row] for row in rows.tolist()], self.xy[rows])
+        return PointSource(self.frame, self.xy[rows], self.described)
+
+    def corners(self) -> Int[Tensor, "n 2"]:
+        """Corners of the points' crops."""
+        return corners(self.xy, (self.frame.shape[-2], self.frame.shape[-1]))
+
+    def describe(self, world: CropWorldModel) -> list[Any]:
+        """The crops of all points, each described once."""
+        places = [(x, y) for x, y in self.corners().tolist()]
+        new = [place for place in dict.fromkeys(places) if place not in self.described]
+        if new:
+            crops = torch.stack([cut(self.frame, place) for place in new]).to(self.xy.device)
+            found = dict(zip(new, world.describe_crops(crops), strict=True))
+            if len(self.described) + len(new) > MAX_DESCRIBED:
+                return [found[place] if place in found else self.described[place] for place in places]
+            self.described.update(found)
+        return [self.described[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +114,9 @@ class NativeRefiner:
                 "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
                 "use the world model `learned`, or re-evaluation `joint` or `query`."
             )
-        hw = (source.frames[0].shape[-2], source.frames[0].shape[-1])
-        corner = corners(source.xy, hw)
-        here = [cut(frame, place) for frame, place in zip(source.frames, corner.tolist(), strict=True)]
         hidden = masks_of(source, self.config.gap_masks, self.world.patch, *self.identity, number)
-        crops = torch.stack(here).to(there), there
-        return self.world.respond(*crops, source.xy - corner, near, hidden.to(there.device))
+        here = source.describe(self.world)
+        return self.world.respond(here, there, source.xy - source.corners(), near, hidden.to(there.device))
 
 
 def masks_of(source: PointSource, masks: int, patch: int, *identity: KeyPart) -> Bool[Tensor, "n m p"]:

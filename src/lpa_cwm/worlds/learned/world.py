@@ -1,6 +1,7 @@
 """The world model around the learned network; its weights ship in the package."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
@@ -122,9 +123,20 @@ class LearnedWorld:
         return splat(self.bump, factual.motions, factual.hidden, xy, scene.source.hw)
 
     @torch.no_grad()
+    def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> list[Description]:
+        """Descriptions of single crops, made in one batch.
+
+        Args:
+            crops: Colors in [0, 1].
+        """
+        whole = self.network.to(crops.device).describe(crops)
+        parts = (value.split(1) for value in (whole.frame, whole.patches, whole.context, whole.coarse))
+        return [Description(*one) for one in zip(*parts, strict=True)]
+
+    @torch.no_grad()
     def respond(
         self,
-        source: Float[Tensor, "n 3 s s"],
+        source: Sequence[Description],
         target: Float[Tensor, "n 3 s s"],
         xy: Float[Tensor, "n 2"],
         near: Float[Tensor, "n 2"],
@@ -135,14 +147,16 @@ class LearnedWorld:
         Only the cells around `near`, where each point is looked for, are imagined.
 
         Args:
-            source: Source crops.
+            source: What `describe_crops` returned for the source crops.
             target: Target crops.
             xy: The point of each source crop.
             near: Where in its target crop each point is looked for.
             hidden: Masks of each pair.
         """
-        network = self.network.to(source.device)
-        scene = network.observe(network.describe(source), network.describe(target, context=False))
+        network = self.network.to(target.device)
+        names = [entry.name for entry in fields(Description)]
+        described = Description(*(torch.cat([getattr(one, name) for one in source]) for name in names))
+        scene = network.observe(described, network.describe(target, context=False))
         cells = cells_around(near, scene.source.hw).repeat_interleave(hidden.shape[1], dim=0)
         motions = network.imagine(scene, hidden, cells).motions
         return splat_pairs(self.bump, motions, hidden, xy, scene.source.hw, cells)
