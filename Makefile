@@ -58,8 +58,13 @@ test-lowest: build/lowest/done  ## the tests of the core with the lowest declare
 test-newest: build/newest/done  ## the tests of the core with the newest versions
 	OMP_NUM_THREADS=1 build/newest/bin/python -m pytest $(CORE_TESTS)
 
+SHAPES := --jaxtyping-packages=lpa_cwm,beartype.beartype
+
+test-shapes: .venv/dev  ## the default suite with the shapes and types of all arguments checked at every call
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(SHAPES)
+
 test-slow: .venv/dev  ## checks that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(SHAPES)
 
 fuzz: .venv/dev   ## damaged files for all readers, for some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --inputs 15000
@@ -85,4 +90,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv build demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo lint test test-lowest test-newest test-slow test-browser fuzz kills docs format clean
+.PHONY: help demo lint test test-lowest test-newest test-shapes test-slow test-browser fuzz kills docs format clean

@@ -66,7 +66,7 @@ def main(folder=None, videos=12, steps=60):
         out = f"{runs}/{method}"
         # A re-evaluation averages fresh responses uniformly. In the toy world it finds the point whatever the
         # adjudicator said, and both runs would be the same.
-        chosen = ["--adjudicator", method, "--weights", learned, "--passes", "0"]
+        chosen = ["--adjudicator", method, "--passes", "0", *(["--weights", learned] if method == "lpa" else [])]
         lpa_cwm(["eval", "predict", test, "--out", out, "--world", "toy", *chosen])
         lpa_cwm(["eval", "score", out])
     lpa_cwm(["eval", "report", f"{runs}/uniform", f"{runs}/lpa", "--out", str(folder / "report")])

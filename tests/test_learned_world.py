@@ -196,3 +196,10 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         LearnedWorld.load(bundled_weights("score-compact.safetensors"))
     with pytest.raises(InputError, match="of the learned world model"):
         LearnedWorld.load(tmp_path / "absent.safetensors")
+
+
+def test_weights_may_be_loaded_in_inference_mode() -> None:
+    with torch.inference_mode():
+        world = LearnedWorld.load()
+        frame = torch.rand(3, SIDE, SIDE)
+        assert world.observe(world.describe(frame), world.describe(frame)).matches.offset.isfinite().all()

@@ -202,7 +202,7 @@ def test_other_settings_are_not_mixed_in(folder, tmp_path):
 
 
 def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
-    path = lpa.train_lpa([folder], tmp_path, lpa.LpaTraining(steps=40, batch=16, save_every=20, rate=1e-3))
+    path = lpa.train_lpa([folder], tmp_path, lpa.LpaTraining(steps=24, batch=16, save_every=12, rate=1e-3))
     groups, videos = read_cache(folder)
     _, held = lpa.split_train_val(videos)
     weights = lpa.predict_sets(load_lpa(path), groups, held).weights
@@ -272,7 +272,7 @@ def test_a_visibility_head_is_added_to_a_network_without_one_and_learns(folder):
     after = lpa.predict_sets(network, groups, train)
     assert torch.equal(after.weights, before.weights)
     assert torch.equal(after.visibility, before.visibility)
-    updates(network.train(), groups, train[:16], lpa.LpaTraining(rate=1e-3, augment=False), 30)
+    updates(network.train(), groups, train[:16], lpa.LpaTraining(rate=1e-3, augment=False), 20)
     visibility = lpa.predict_sets(network, groups, train[:16]).visibility
     assert visibility[0::2].mean() > 1.2 * visibility[1::2].mean()
 

@@ -59,7 +59,8 @@ class Correlation(nn.Module):
         device = self.prior.device
         if self.training:
             return self.log_prior(hw, device)
-        known = hw, device, self.prior._version
+        # Weights that were loaded in inference mode never change.
+        known = hw, device, 0 if self.prior.is_inference() else self.prior._version
         if known not in self._kept:
             # Frames and crops take turns, so two sizes are kept; more would only be the priors of other clips.
             self._kept = dict([*self._kept.items()][-1:]) | {known: self.log_prior(hw, device)}
