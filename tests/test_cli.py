@@ -18,8 +18,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from bad_invocations import BAD_INVOCATIONS
 from lpa_cwm.cli import values
-from lpa_cwm.cli.completion import options_of
-from lpa_cwm.cli.main import COMMANDS, GROUPS, main, parse
+from lpa_cwm.cli.main import COMMANDS, GROUPS, main, options_of, parse
 
 PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
 SILENT = {"train lpa", "train score", "train world", "eval ablate", "eval compare", "data simulate", "data convert"}

@@ -19,7 +19,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, exclusive, pin_settings, share_pieces
 from lpa_cwm.io import video
-from lpa_cwm.io.predictions import is_complete, write_prediction
+from lpa_cwm.io.predictions import is_complete_prediction, write_prediction
 from lpa_cwm.io.visualization import write_gif, write_webm
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.reproduction.parts import PARTS, finished
@@ -140,7 +140,7 @@ def fill(folder):
 def test_files_cut_short_are_not_complete(tmp_path):
     write_predictions(tmp_path / "clip.npz")
     write_safetensors(tmp_path / "a.safetensors")
-    for path, complete in ((tmp_path / "clip.npz", is_complete), (tmp_path / "a.safetensors", is_cached)):
+    for path, complete in ((tmp_path / "clip.npz", is_complete_prediction), (tmp_path / "a.safetensors", is_cached)):
         assert complete(path)
         for size in (0, 10, 1000, path.stat().st_size - 1):
             short = path.with_name(f"short{path.suffix}")

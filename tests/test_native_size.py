@@ -16,11 +16,10 @@ from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.evaluation.predict import Method, PredictJob, make_tracker, write_runs
 from lpa_cwm.evaluation.run import EvaluationRun, manifest_of
 from lpa_cwm.evaluation.score import ScoredRun, score_run
-from lpa_cwm.geometry import rescale
+from lpa_cwm.geometry import rescale, resize_frame
 from lpa_cwm.io.predictions import prediction_path, read_prediction
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.registry import load_world
-from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip, toy_truth
 from tapvid_files import save

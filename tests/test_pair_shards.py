@@ -7,7 +7,7 @@ from einops import rearrange
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import pin_settings
-from lpa_cwm.sampling import read
+from lpa_cwm.geometry import sample_bilinear
 from lpa_cwm.synth import pair_shards
 from lpa_cwm.synth.images import ImagePool, capsule
 from lpa_cwm.synth.layered import LayeredConfig, LayeredPairs
@@ -51,7 +51,7 @@ def misfit(source: torch.Tensor, target: torch.Tensor, flow: torch.Tensor, visib
     """Differences of color between target points and where they come from, where the source shows them."""
     grid = rearrange(flow_grid((source.shape[-2], source.shape[-1])), "d h w -> 1 (h w) d")
     origin = grid + rearrange(flow, "d h w -> 1 (h w) d")
-    colors = read(source[None].float(), origin) - read(target[None].float(), grid)
+    colors = sample_bilinear(source[None].float(), origin) - sample_bilinear(target[None].float(), grid)
     return colors[0][visible.flatten()].abs().mean(-1)
 
 

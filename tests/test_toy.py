@@ -2,9 +2,8 @@
 
 import torch
 
-from lpa_cwm.geometry import Crop, center_of
+from lpa_cwm.geometry import Crop, center_of, crop_resize, unit_range
 from lpa_cwm.masks import random_masks
-from lpa_cwm.sampling import crop_resize, unit_range
 from lpa_cwm.types import Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from lpa_cwm.geometry import unit_range
 from lpa_cwm.masks import mask_pixels, random_masks
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import to_dense
-from lpa_cwm.sampling import unit_range
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.world import LearnedWorld
 from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor

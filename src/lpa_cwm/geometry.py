@@ -1,4 +1,4 @@
-"""Every change of coordinates; the only module that knows where a pixel's center is.
+"""Every change of coordinates, and reading images at points; the only module that knows where a pixel's center is.
 
 A point `xy` is (x, y) in raster pixels of its own image: (0, 0) is the image's corner and pixel i has its center at
 i + 0.5. Resizing an image then multiplies its points by the ratio of sizes, and nothing else.
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64, Int, UInt8
+from PIL import Image
 from torch import Tensor
 
 HW = tuple[int, int]
@@ -31,6 +33,11 @@ def index_of(xy: Float[Tensor, "*b 2"], hw: HW) -> Int[Tensor, "*b 2"]:
 def to_continuous_index(xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
     """Coordinates in which pixel i has its center at i, as in matplotlib and OpenCV."""
     return xy - 0.5
+
+
+def from_continuous_index(xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
+    """The inverse of `to_continuous_index`."""
+    return xy + 0.5
 
 
 def axis_centers(first: int, last: int) -> Float64[np.ndarray, "k"]:
@@ -132,3 +139,51 @@ class Crop:
         """From the crop's pixels to the frame's."""
         corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
         return rescale(xy, (self.size, self.size), (self.height, self.width)) + corner
+
+
+def sample_bilinear(image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n c"]:
+    """Bilinear values at points; outside the image the border is repeated."""
+    grid = to_sampler(xy, (image.shape[-2], image.shape[-1])).unsqueeze(1)
+    values = F.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
+    return rearrange(values, "b c 1 n -> b n c")
+
+
+def sample_crop(
+    image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b 2"], extent: float, size: int
+) -> Float[Tensor, "b c size size"]:
+    """A `size` x `size` grid of bilinear samples whose outer samples lie `extent` apart, centered on each point."""
+    values = sample_bilinear(image, crop_points(xy, extent, size))
+    return rearrange(values, "b (i j) c -> b c i j", i=size)
+
+
+def crop_points(xy: Float[Tensor, "b 2"], extent: float, size: int) -> Float[Tensor, "b k 2"]:
+    """The points that `crop` samples, in raster order."""
+    offsets = torch.linspace(-extent / 2, extent / 2, size, dtype=xy.dtype, device=xy.device)
+    square = torch.stack(torch.meshgrid(offsets, offsets, indexing="xy"), dim=-1)
+    return rearrange(xy[:, None, None] + square, "b i j d -> b (i j) d")
+
+
+def gather_patches(image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int) -> Float[Tensor, "b n c s"]:
+    """Pixels of the patches with the given raster numbers; the image is cut into squares of `side` pixels."""
+    pixels = rearrange(image, "b c (i u) (j v) -> b (i j) c (u v)", u=side, v=side)
+    return pixels.gather(1, patches[:, :, None, None].expand(-1, -1, *pixels.shape[2:]))
+
+
+def unit_range(frame: UInt8[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
+    """uint8 to RGB in [0, 1]."""
+    return frame.float() / 255
+
+
+def resize_frame(frame: UInt8[Tensor, "3 h w"], hw: tuple[int, int]) -> UInt8[Tensor, "3 h2 w2"]:
+    """Antialiased (Lanczos) resize, as TAP-Vid's evaluators do it; the aspect is not kept."""
+    if tuple(frame.shape[-2:]) == hw:
+        return frame
+    picture = Image.fromarray(rearrange(frame, "c h w -> h w c").cpu().numpy())
+    resized = np.asarray(picture.resize((hw[1], hw[0]), Image.Resampling.LANCZOS))
+    return rearrange(torch.from_numpy(resized.copy()), "h w c -> c h w").to(frame.device)
+
+
+def crop_resize(frame: UInt8[Tensor, "3 h w"], view: Crop) -> Float[Tensor, "3 s s"]:
+    """The part of a frame inside a crop, at the crop's size, RGB in [0, 1]."""
+    part = frame[:, view.y : view.y + view.height, view.x : view.x + view.width]
+    return unit_range(resize_frame(part, (view.size, view.size)))

@@ -8,12 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.decode import Distribution, distribution, windowed_sequence
-from lpa_cwm.geometry import Crop
+from lpa_cwm.geometry import Crop, crop_resize
 from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
 from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
 from lpa_cwm.protocols import Adjudicator
 from lpa_cwm.refine import NativeRefiner, PointSource
-from lpa_cwm.sampling import crop_resize
 from lpa_cwm.types import Candidates, Judgement
 
 NATIVE_SHARE = 0.5

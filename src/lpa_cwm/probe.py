@@ -13,12 +13,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import HW, Crop
+from lpa_cwm.geometry import HW, Crop, crop_resize
 from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.responses import Responses, concatenate
 from lpa_cwm.rng import KeyPart
-from lpa_cwm.sampling import crop_resize
 from lpa_cwm.types import Candidates, Pair
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import unit_range
 from lpa_cwm.masks import random_masks
 from lpa_cwm.protocols import CropWorldModel, WorldModel
 from lpa_cwm.responses import Responses, join_masks
 from lpa_cwm.rng import KeyPart
-from lpa_cwm.sampling import unit_range
 
 CROP = 64
 """Side of the crops in pixels of the clip."""

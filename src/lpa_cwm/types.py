@@ -193,9 +193,9 @@ class Tracks:
         Args:
             path: The file; its suffix names the format.
         """
-        from lpa_cwm.io.tracks import load
+        from lpa_cwm.io.tracks import load_tracks
 
-        return load(Path(path))
+        return load_tracks(Path(path))
 
     def save(self, path: Path | str) -> None:
         """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays), `.h5` (DeepLabCut) or `.xml` (CVAT).
@@ -203,9 +203,9 @@ class Tracks:
         Args:
             path: The file; its suffix names the format.
         """
-        from lpa_cwm.io.tracks import save
+        from lpa_cwm.io.tracks import save_tracks
 
-        save(self, Path(path))
+        save_tracks(self, Path(path))
 
     def play(self, clip: Clip) -> Any:
         """A player for notebooks with the clip's frames below the tracks.

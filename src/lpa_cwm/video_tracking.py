@@ -33,7 +33,7 @@ from lpa_cwm.io.inputs import (
     select_frames,
     spaced_grid,
 )
-from lpa_cwm.io.tracks import TrackSource, save, table
+from lpa_cwm.io.tracks import TrackSource, save_tracks, table
 from lpa_cwm.io.video import PICTURES, FrameStream, read
 from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
 from lpa_cwm.registry import bundled_clip, load, resolve_device
@@ -155,7 +155,7 @@ class VideoJob:
         if self.save and self.save.suffix.lower() == ".rrd":
             visualization.save_rerun(self.save, self.clip, tracks)
         elif self.save:
-            save(tracks, self.save, self.source(), self.form)
+            save_tracks(tracks, self.save, self.source(), self.form)
         if self.out:
             # Sound fits frames at the clip's own pace only.
             sound = self.path if self.numbers.step == 1 else None
@@ -256,7 +256,7 @@ class StreamJob:
         if self.save:
             height, width = self.stream.first.shape[1:]
             source = TrackSource(None, self.stream.fps, (height, width), self.stream.name, self.points.track_ids)
-            save(tracks, self.save, source, self.form)
+            save_tracks(tracks, self.save, source, self.form)
         return tracks
 
     def frames(self, tracker: CwmTracker) -> Iterator[UInt8[Tensor, "3 h w"]]:

@@ -9,9 +9,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import HALF_PIXEL, HW, index_of
+from lpa_cwm.geometry import HALF_PIXEL, HW, crop_points, index_of, sample_bilinear, sample_crop
 from lpa_cwm.responses import Responses, segment_max, segment_sum
-from lpa_cwm.sampling import crop, crop_points, read
 from lpa_cwm.types import PATH_NAMES, Candidates, Pair
 
 STATISTIC_NAMES = (
@@ -90,8 +89,8 @@ def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r 
     """Source around the query, target around the candidate's endpoint, their difference, and the response there."""
     n, m = candidates.peak.shape[:2]
     ends = rearrange(candidates.peak, "n m d -> (n m) d")
-    source = crop(repeat(pair.source, "c h w -> n c h w", n=n), pair.xy, EXTENT, CROP)
-    target = crop(repeat(pair.target, "c h w -> b c h w", b=n * m), ends, EXTENT, CROP)
+    source = sample_crop(repeat(pair.source, "c h w -> n c h w", n=n), pair.xy, EXTENT, CROP)
+    target = sample_crop(repeat(pair.target, "c h w -> b c h w", b=n * m), ends, EXTENT, CROP)
     response = response_crops(candidates.response, normal, ends)
     source = repeat(source, "n c i j -> (n m) c i j", m=m)
     stack = torch.cat((source, target, (target - source).abs(), response), dim=1)
@@ -101,7 +100,7 @@ def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r 
 def response_crops(
     response: Responses, normal: Float[Tensor, "r q"], ends: Float[Tensor, "b 2"]
 ) -> Float[Tensor, "b 1 32 32"]:
-    """`sampling.crop` of the responses around the endpoints, from a tile of each that is just large enough."""
+    """`sample_crop` of the responses around the endpoints, from a tile of each that is just large enough."""
     reach = int(EXTENT // 2) + 2
     side = 2 * reach + 1
     corner = index_of(ends, response.hw) - reach
@@ -115,7 +114,7 @@ def response_crops(
     # Outside the frame its border is repeated.
     limit = points.new_tensor([response.hw[1], response.hw[0]])
     points = torch.minimum(points.clamp(min=HALF_PIXEL), limit - HALF_PIXEL) - corner[:, None]
-    return rearrange(read(tiles, points), "b (i j) c -> b c i j", i=CROP)
+    return rearrange(sample_bilinear(tiles, points), "b (i j) c -> b c i j", i=CROP)
 
 
 def response_maps(response: Responses, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 1 32 32"]:

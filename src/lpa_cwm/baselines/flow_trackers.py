@@ -14,9 +14,19 @@ from torch import Tensor
 
 from lpa_cwm.baselines.raft import cell_grid
 from lpa_cwm.errors import InputError, InterruptedTracking, require
-from lpa_cwm.geometry import HW, index_of, inside, pixel_centers, rescale
+from lpa_cwm.geometry import (
+    HW,
+    from_continuous_index,
+    index_of,
+    inside,
+    pixel_centers,
+    rescale,
+    resize_frame,
+    sample_bilinear,
+    to_continuous_index,
+    unit_range,
+)
 from lpa_cwm.io.video import LazyFrames
-from lpa_cwm.sampling import read, resize_frame, unit_range
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
@@ -56,7 +66,7 @@ class ForwardBackward:
         endpoint: Float[Tensor, "b n 2"],
     ) -> tuple[Float[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """Strength is minus the round-trip error."""
-        error = (endpoint - xy + read(backward, torch.nan_to_num(endpoint))).norm(dim=-1)
+        error = (endpoint - xy + sample_bilinear(backward, torch.nan_to_num(endpoint))).norm(dim=-1)
         return -error, error <= self.limit
 
 
@@ -275,8 +285,8 @@ class GapTracker:
             flows = both_flows(self.flow, before, goal.expand_as(before))
             forward, backward = (flow.to(start.device) for flow in flows)
             points = start[first : first + self.batch]
-            motion = read(forward, torch.nan_to_num(points))
-            back = read(backward, torch.nan_to_num(points + motion))
+            motion = sample_bilinear(forward, torch.nan_to_num(points))
+            back = sample_bilinear(backward, torch.nan_to_num(points + motion))
             yield points + motion, (motion + back).norm(dim=-1)
 
     def _templates(self, clip: Clip, queries: Queries) -> Float[Tensor, "n p p"]:
@@ -290,7 +300,7 @@ class GapTracker:
         """Gray patches of a frame around some points."""
         image = unit_range(clip[frame]).to(xy).mean(0)[None, None]
         offsets = pixel_centers((self.patch, self.patch), xy.device).flatten(0, 1) - self.patch / 2
-        values = read(image, (xy[:, None] + offsets).flatten(0, 1)[None])
+        values = sample_bilinear(image, (xy[:, None] + offsets).flatten(0, 1)[None])
         return values.reshape(len(xy), self.patch, self.patch)
 
     def _similarity(
@@ -375,13 +385,12 @@ class LucasKanade:
     ) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
         """Endpoints in the next frame and the error of the round trip; infinite where OpenCV lost the point."""
         options = {"winSize": (self.window, self.window), "maxLevel": self.levels}
-        # OpenCV has pixel centers at whole numbers.
-        start = (xy.cpu() - 0.5).numpy().astype(np.float32)[:, None]
+        start = to_continuous_index(xy.cpu()).numpy().astype(np.float32)[:, None]
         end, found, _ = cv2.calcOpticalFlowPyrLK(before, after, start, None, **options)
         back, returned, _ = cv2.calcOpticalFlowPyrLK(after, before, end, None, **options)
         miss = np.linalg.norm(back - start, axis=-1)[:, 0]
         miss[(found[:, 0] == 0) | (returned[:, 0] == 0)] = np.inf
-        return torch.from_numpy(end[:, 0]).to(xy) + 0.5, torch.from_numpy(miss).to(xy)
+        return from_continuous_index(torch.from_numpy(end[:, 0]).to(xy)), torch.from_numpy(miss).to(xy)
 
 
 def gray(cv2: Any, frame: UInt8[Tensor, "3 h w"]) -> np.ndarray:

@@ -17,11 +17,10 @@ from torch import Tensor
 from lpa_cwm.baselines.flow_trackers import by_source, keep_partial
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.files import cache_dir
-from lpa_cwm.geometry import Crop, center_of, index_of
+from lpa_cwm.geometry import Crop, center_of, index_of, unit_range
 from lpa_cwm.masks import HIDDEN_SHARE, hide, neighborhood
 from lpa_cwm.protocols import WorldModel
 from lpa_cwm.responses import argmax_xy, dense_magnitude, to_dense
-from lpa_cwm.sampling import unit_range
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 from lpa_cwm.worlds.opt_cwm.world import PUBLISHED, PUBLISHED_GENERATOR, load_folder
@@ -109,7 +108,7 @@ class OfficialTracker:
             if index < last:
                 ends = [result.endpoint for result in results]
                 crops = [
-                    (zoom_in(before, start, side), zoom_in(after, end, side))
+                    (zoom_crop(before, start, side), zoom_crop(after, end, side))
                     for (before, after), start, end in zip(crops, pixel, ends, strict=True)
                 ]
                 drawn = self.draw(len(pixel), generator)
@@ -163,7 +162,7 @@ def load_official(**given: Any) -> OfficialTracker:
     return OfficialTracker(load_folder(cache_dir() / "opt-cwm", 512), **given)
 
 
-def zoom_in(crop: Crop, pixel: Int[Tensor, "2"], side: int) -> Crop:
+def zoom_crop(crop: Crop, pixel: Int[Tensor, "2"], side: int) -> Crop:
     """A smaller square inside a crop, around a pixel of the frame."""
     corner = torch.tensor([crop.x, crop.y])
     inner = Crop.around(center_of(pixel - corner), side, (crop.height, crop.width), crop.size)

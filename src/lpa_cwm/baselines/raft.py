@@ -348,13 +348,13 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} does not exist; give a published RAFT file (.pth), or run `lpa-cwm data fetch raft`.")
     if path.suffix == ".npz":
         with reading(path, "an archive of SMURF's variables", "fetch it again"):
-            return from_tensorflow(read_npz(path))
+            return from_tensorflow(read_smurf_archive(path))
     return rename_torchvision(
         {name.removeprefix("module."): tensor for name, tensor in load_state_dict(path, EXPECTED).items()}
     )
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_smurf_archive(path: Path) -> dict[str, np.ndarray]:
     """Read all arrays of an `.npz` archive."""
     with reading(path, "an archive of arrays", "expected SMURF's variables (.npz)"):
         return validation.read_npz(path)

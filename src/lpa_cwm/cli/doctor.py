@@ -16,6 +16,7 @@ from lpa_cwm.errors import InputError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+
 State = Literal["ok", "missing", "wrong"]
 PACKAGE = "lpa-cwm"
 REMEDIES = {"lpa.safetensors": "lpa-cwm train lpa"}
@@ -73,7 +74,7 @@ class Doctor(JsonOption):
         for folder in self.data:
             if not folder.is_dir() and self.data != Doctor.data:
                 raise InputError(f"There is no folder {folder}; give folders in which data sets may be.")
-        found = [*software(), *devices(), *trials(), *extras(), *bundled(), *fetched(), *methods()]
+        found = [*installation(), *devices(), *trials(), *extras(), *bundled(), *fetched(), *methods()]
         found += benchmarks(self.data)
         healthy = all(one.state == "ok" or (one.state == "missing" and not one.needed) for one in found)
         if self.json:
@@ -99,7 +100,7 @@ def text(found: list[Finding]) -> str:
     return "\n".join(lines[1:])
 
 
-def software() -> Iterator[Finding]:
+def installation() -> Iterator[Finding]:
     """The interpreter, the package and what it cannot do without."""
     import platform
 

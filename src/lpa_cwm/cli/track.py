@@ -260,10 +260,12 @@ class Explain(JsonOption):
         tracker = registry.load_cwm(name, device=device, **self.model.names(), **self.expert.given())
         explanation = explain(tracker, clip, query, self.target)
         draw_explanation(explanation, self.out)
-        print(json.dumps(plain(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out)
+        print(
+            json.dumps(explanation_values(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out
+        )
 
 
-def plain(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
+def explanation_values(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
     """Weights, candidates and answer as numbers, points in the clip's pixels."""
     from lpa_cwm.geometry import Crop
 

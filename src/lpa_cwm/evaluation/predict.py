@@ -18,7 +18,7 @@ from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.run import EvaluationRun, Manifest, manifest_of, software
 from lpa_cwm.geometry import HW, rescale
-from lpa_cwm.io.predictions import is_complete, prediction_path, write_prediction
+from lpa_cwm.io.predictions import is_complete_prediction, prediction_path, write_prediction
 from lpa_cwm.jobs import Executor, Shard, execute, progress, run_local
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.metrics.comparison import SIZE
@@ -231,7 +231,7 @@ def untracked(names: Sequence[str], folders: Collection[Path]) -> list[int]:
 
 def is_tracked(name: str, folders: Collection[Path]) -> bool:
     """Whether all folders have the whole file of a video."""
-    return all(is_complete(prediction_path(folder, name)) for folder in folders)
+    return all(is_complete_prediction(prediction_path(folder, name)) for folder in folders)
 
 
 def predict_sample(track: TrackAll, sample: Sample, selection: Selection) -> dict[str, Prediction]:

@@ -18,7 +18,7 @@ from typing import Any
 from lpa_cwm.config import Selection
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import pin_settings
-from lpa_cwm.io.predictions import configuration_of, is_complete, predicted_videos
+from lpa_cwm.io.predictions import configuration_of, is_complete_prediction, predicted_videos
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 from lpa_cwm.validation import read_json, reading, structure
@@ -132,7 +132,7 @@ class EvaluationRun:
     def check_files(self, folder: Path, damaged: bool = True) -> None:
         """Refuse prediction files of other configurations, and `damaged` ones unless they will be made again."""
         for path in predicted_videos(folder).values():
-            if (damaged or is_complete(path)) and configuration_of(path) != self.hash:
+            if (damaged or is_complete_prediction(path)) and configuration_of(path) != self.hash:
                 raise InputError(f"{path} is not of this run's configuration; a folder holds one run; remove it.")
 
 

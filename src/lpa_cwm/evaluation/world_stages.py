@@ -17,13 +17,12 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import localize
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import HW, Crop, center_of, inside, patch_centers, patch_of, rescale
+from lpa_cwm.geometry import HW, Crop, center_of, crop_resize, inside, patch_centers, patch_of, rescale, unit_range
 from lpa_cwm.masks import mask_pixels, random_masks
 from lpa_cwm.protocols import Dataset, WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.rng import KeyPart, generator
-from lpa_cwm.sampling import crop_resize, unit_range
 from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid
 from lpa_cwm.synth.pairs import Example, PairSource
 from lpa_cwm.types import Candidates

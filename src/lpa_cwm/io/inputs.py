@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import HW
+from lpa_cwm.geometry import HW, center_of, pixel_centers
 from lpa_cwm.io.video import open_image, read
 from lpa_cwm.types import Clip, Grid, Queries
 from lpa_cwm.validation import parse_json, read_text, reading, structure
@@ -195,8 +195,8 @@ def _box(text: str, sides: list[float], hw: HW) -> Region:
         raise InputError(
             f"The box {text} is not inside the frame of {hw[1]}x{hw[0]}; expected x0,y0,x1,y1 with x0 < x1 and y0 < y1."
         )
-    row, column = (torch.arange(side) + 0.5 for side in hw)
-    return ((row > top) & (row < bottom))[:, None] & ((column > left) & (column < right))
+    column, row = pixel_centers(hw).unbind(-1)
+    return (row > top) & (row < bottom) & (column > left) & (column < right)
 
 
 def _mask(path: Path, hw: HW) -> Region:
@@ -224,7 +224,7 @@ def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | Non
     xy = xy[region[row, column]]
     if not len(xy):
         # A region thinner than the grid: its pixel nearest to its center of mass.
-        pixels = region.nonzero().flip(1) + 0.5
+        pixels = center_of(region.nonzero().flip(1))
         xy = pixels[(pixels - pixels.mean(0)).norm(dim=1).argmin()][None]
     return Queries(xy, torch.full((len(xy),), frame))
 

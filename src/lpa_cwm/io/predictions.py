@@ -93,7 +93,7 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
     return Prediction(**{name: array[:, :frames] for name, array in arrays.items()}, seconds=_seconds(path))
 
 
-def is_complete(path: Path) -> bool:
+def is_complete_prediction(path: Path) -> bool:
     """Whether a prediction file is there and can be read to its end; one that was cut short is made again."""
     try:
         return bool(_load(path, ("xy", "visible", "score", "configuration")))

@@ -59,7 +59,7 @@ class TrackSource:
         return None if self.fps is None else self.number(index) / self.fps
 
 
-def save(tracks: Tracks, path: Path, source: TrackSource | None = None, form: str | None = None) -> None:
+def save_tracks(tracks: Tracks, path: Path, source: TrackSource | None = None, form: str | None = None) -> None:
     """Write tracks in the format of the suffix, or in the form `tapvid`, `coco`, `cvat` or `deeplabcut`."""
     writer_of(path, form)(tracks, path, source or TrackSource())
 
@@ -153,7 +153,7 @@ def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
     return rows
 
 
-def load(path: Path) -> Tracks:
+def load_tracks(path: Path) -> Tracks:
     """Tracks from a file that `save` wrote; frames are those from the first to the last that the file names."""
     suffix = path.suffix.lower()
     if suffix not in READERS:

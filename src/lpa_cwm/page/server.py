@@ -24,7 +24,7 @@ from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
-from lpa_cwm.io.tracks import TrackSource, save
+from lpa_cwm.io.tracks import TrackSource, save_tracks
 from lpa_cwm.io.video import read, write
 from lpa_cwm.page.drawing import ObservedPairs, side_by_side
 from lpa_cwm.page.guard import Limits, LockedFrames, accept_upload, first_frames, lock_clip, path_inside
@@ -281,7 +281,7 @@ def write_results(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ..
     npz = {method: path.with_suffix(".npz") for method, path in csv.items()}
     for method, found in tracks.items():
         for path in (csv[method], npz[method]):
-            save(found, path, TrackSource(range(len(clip)), clip.fps, clip.hw, clip.name))
+            save_tracks(found, path, TrackSource(range(len(clip)), clip.fps, clip.hw, clip.name))
     files = ResultFiles(csv, npz, folder / f"{clip.name}_{'_'.join(tracks)}.mp4")
     shown = {title_of(method): found for method, found in tracks.items()}
     write(files.mp4, side_by_side(clip, shown, points), clip.fps)

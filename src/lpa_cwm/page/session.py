@@ -10,7 +10,7 @@ from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError, require
-from lpa_cwm.geometry import inside
+from lpa_cwm.geometry import axis_centers, inside
 from lpa_cwm.io.inputs import points_on
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
@@ -200,7 +200,7 @@ def segment_object(frame: UInt8[Tensor, "3 h w"], x: float, y: float) -> Bool[Te
     small = cv2.resize(pixels, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA) if shrink < 1 else pixels
     height, width = small.shape[:2]
     side = min(height, width)
-    rows, columns = np.mgrid[:height, :width] + 0.5
+    rows, columns = np.meshgrid(axis_centers(0, height), axis_centers(0, width), indexing="ij")
     distance = np.hypot(columns - x * shrink, rows - y * shrink)
     labels = np.where(distance <= REACH * side, cv2.GC_PR_FGD, cv2.GC_BGD).astype(np.uint8)
     # Without some probable background inside, the whole disc can stay foreground.

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import unit_range
 from lpa_cwm.rng import numpy_rng
-from lpa_cwm.sampling import unit_range
 from lpa_cwm.synth.pair_shards import FLOW_STRIDE, LAYERED_KINDS, SIMULATED_KINDS, FlowPair, PairShards, flow_grid
 from lpa_cwm.synth.pairs import PairSource
 

@@ -19,11 +19,10 @@ from torch import Tensor
 from lpa_cwm.datasets.movif import NATIVE, FlowField, MoviClip, MoviClips, round_trip_error, rounded_targets
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.files import data_files
-from lpa_cwm.geometry import axis_centers, center_of_flat, rescale
+from lpa_cwm.geometry import axis_centers, center_of_flat, rescale, resize_frame
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.rng import generator, numpy_rng
-from lpa_cwm.sampling import resize_frame
 from lpa_cwm.types import Sample
 
 

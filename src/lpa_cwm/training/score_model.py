@@ -17,10 +17,10 @@ from lpa_cwm.adjudicators.apa import to_score_frame
 from lpa_cwm.adjudicators.score_models import FILE, SIGMA, NoisePredictor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
+from lpa_cwm.geometry import resize_frame, unit_range
 from lpa_cwm.io.video import read_rgb
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.rng import generator, seed_of
-from lpa_cwm.sampling import resize_frame, unit_range
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.training.loop import StepLoss, TrainingLoop
 
