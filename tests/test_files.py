@@ -1,5 +1,6 @@
 """Files of killed runs: no reader takes them for data, and the next run removes them."""
 
+import math
 import os
 import shutil
 import signal
@@ -17,7 +18,8 @@ from lpa_cwm.baselines.registry import OPT_CWM, OptCwmCheckpoint
 from lpa_cwm.cli.doctor import benchmarks
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.datasets.tapvid import find_clips, load_dataset
-from lpa_cwm.files import atomic_write, data_files, remove_leftovers
+from lpa_cwm.errors import InputError
+from lpa_cwm.files import atomic_write, data_files, pin_settings, remove_leftovers
 from lpa_cwm.io import video
 from lpa_cwm.io.predictions import predicted_videos, write_prediction
 from lpa_cwm.metrics import Prediction
@@ -217,3 +219,11 @@ def test_a_killed_command_is_cleaned_up_after_by_the_next(tmp_path):
     with atomic_write(tmp_path / "out.npz") as aside:
         aside.write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+
+
+def test_infinite_settings_are_pinned_and_found_again(tmp_path):
+    """The paper's preset does not clip gradients: its largest norm is infinite."""
+    for _ in range(2):
+        pin_settings(tmp_path / "settings.json", {"clip": math.inf, "rate": 0.5})
+    with pytest.raises(InputError, match="clip"):
+        pin_settings(tmp_path / "settings.json", {"clip": 1.0, "rate": 0.5})

@@ -177,7 +177,8 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
     Creation is atomic: of two processes with different settings one is refused, and processes with equal settings
     share the folder. `notes` are written beside the settings and never compared.
     """
-    settings = json.loads(json.dumps(settings))
+    # JSON has no infinity: readers refuse it.
+    settings = json.loads(json.dumps(settings), parse_constant=str)
     if _create(path, json.dumps({**settings, **(notes or {})}, indent=1)):
         return
     with reading(path, "the settings of its folder's files", "restore or remove it"):
