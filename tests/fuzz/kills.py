@@ -30,9 +30,7 @@ from lpa_cwm.cli.main import main as run_command
 
 PREDICT = "eval predict {data} --world toy --adjudicator uniform --masks 2 --out {out}"
 CACHE = "data cache {train} --world toy --masks 2 --pairs 2 --queries 3 --gaps 1 2 --out {out}"
-WORLD = "--steps 6 --cooldown 2 --save-every 1 --out {out}"
-TRAIN_WORLD = f"train world --batch 1 --sizes 32 {WORLD}"
-TRAIN_LEARNED = f"train learned {{pairs}} --stages 0:64:1 {WORLD}"
+TRAIN_WORLD = "train world {pairs} --stages 0:64:1 --steps 6 --cooldown 2 --save-every 1 --out {out}"
 PAPER = (
     "paper --data {folder} --methods static uniform lpa --world toy --masks 2 --steps 4 --sweep-queries 2 --out {out}"
 )
@@ -51,8 +49,6 @@ COMMANDS = {
     "train score": ("train score --photos {photos} --steps 12 --batch 1 --crop 16 --save-every 2 --out {out}", 1),
     "train world, 1 worker": (TRAIN_WORLD + " --workers 1", 1),
     "train world, 2 workers": (TRAIN_WORLD + " --workers 2", 1),
-    "train learned, 1 worker": (TRAIN_LEARNED + " --workers 1", 1),
-    "train learned, 2 workers": (TRAIN_LEARNED + " --workers 2", 1),
     "paper": (PAPER + " --only table-1 table-2 table-d1 figure-4", 1),
 }
 """Words of each command, and how many processes run it at once in one folder."""
