@@ -169,6 +169,14 @@ def test_a_run_removes_what_killed_runs_left(tmp_path, gone):
     assert (tmp_path / "out.npz").read_text() == "whole"
 
 
+def test_a_run_with_nothing_left_to_write_removes_what_killed_runs_left(tmp_path, gone, monkeypatch):
+    pin_settings(tmp_path / "settings.json", {"masks": 2})
+    stale = leftover(tmp_path, gone)
+    monkeypatch.setattr(files, "_swept", set())
+    pin_settings(tmp_path / "settings.json", {"masks": 2})
+    assert not stale.exists()
+
+
 def test_long_names_can_be_written(tmp_path):
     path = tmp_path / f"{'%C3%BC' * 41}.npz"
     with atomic_write(path) as aside:

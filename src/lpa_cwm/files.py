@@ -179,6 +179,8 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
     """
     # JSON has no infinity: readers refuse it.
     settings = json.loads(json.dumps(settings), parse_constant=str)
+    # Also where every file is there already and nothing will be written.
+    _prepare(path.parent)
     if _create(path, json.dumps({**settings, **(notes or {})}, indent=1)):
         return
     with reading(path, "the settings of its folder's files", "restore or remove it"):
@@ -246,7 +248,6 @@ def _create(path: Path, text: str) -> bool:
     """Create a file with this content, complete from the first moment; False if it exists already."""
     if path.exists():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = _temporary(path)
     try:
         aside.write_text(text)

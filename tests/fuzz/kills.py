@@ -221,8 +221,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         places = write_inputs(Path(folder))
         for name in names:
-            scratch = Path(folder, name.replace(" ", "-"))
-            scratch.mkdir()
+            scratch = Path(folder, "trials", name.replace(" ", "-"))
+            scratch.mkdir(parents=True)
             trial = Trial(*COMMANDS[name], places, scratch, random.Random(f"{arguments.seed}/{name}"))
             trial.undisturbed()
             trial.killed(arguments.kills)
