@@ -26,7 +26,9 @@ CALIBRATION = Calibration(
     found=(2.5136, 1.0375, 1.2905, -0.0928, -0.2366, 14.601),
 )
 """Fitted on simulated clips by `lpa-cwm train confidence`."""
-DEFAULTS = TrackerConfig(gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0, calibration=CALIBRATION)
+DEFAULTS = TrackerConfig(
+    gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0, calibration=CALIBRATION, batch=64
+)
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
 
