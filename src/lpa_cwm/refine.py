@@ -24,8 +24,8 @@ from lpa_cwm.rng import KeyPart
 
 CROP = 64
 """Side of the crops in pixels of the clip."""
-HIDDEN_SHARE = 0.8
-"""Of the patches of a crop; with nine tenths hidden, too few would be left to see."""
+HIDDEN_SHARE = 0.6
+"""Of the patches of a crop; with nine tenths hidden, too few would be left to tell how the point moves."""
 AT_ONCE = 32
 """Points whose crops are in memory at once."""
 MAX_DESCRIBED = 1024
