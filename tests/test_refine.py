@@ -1,13 +1,16 @@
 """Re-evaluation in crops at native resolution."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.masks import random_masks
 from lpa_cwm.pair_tracking import PairResult, reevaluate
 from lpa_cwm.probe import observe_pair
-from lpa_cwm.refine import CROP, NativeRefiner, PointSource, corners, cut, masks_of
+from lpa_cwm.refine import CROP, NativeRefiner, PointSource, corners, cut
 from lpa_cwm.worlds.learned.world import LearnedWorld
 from lpa_cwm.worlds.toy import ToyWorld
 
@@ -50,15 +53,27 @@ def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
     frame = textured(96, 128)
     here = torch.stack([cut(frame, (0, 0)), cut(frame, (40, 20))])
     there = torch.stack([cut(frame, (2, 1)), cut(frame, (37, 24))])
-    xy = torch.tensor([[30.0, 30.0], [33.0, 28.0]])
-    hidden = masks_of(PointSource(frame, xy), 3, world.patch, "law")
+    xy = torch.tensor([[[30.0, 30.0], [33.0, 28.0]], [[29.0, 32.0], [33.5, 27.0]]])
+    hidden = torch.stack([random_masks(3, 64, "law", source, hidden_share=0.6) for source in range(2)])
     near = torch.tensor([[30.0, 30.0], [60.0, 2.0]])
-    together = world.respond(world.describe_crops(here), there, xy, near, hidden).dense()
+    sources = [here, here.flip(0)]
+    described = [world.describe_crops(crops) for crops in sources]
+    together = world.respond(described, there, xy, near, hidden).dense().unflatten(1, (2, 3))
     inside = ((slice(8, 56), slice(8, 56)), (slice(0, 48), slice(16, 64)))
-    for row, part in enumerate(inside):
-        scene = world.observe(world.describe(here[row]), world.describe(there[row]))
-        alone = world.intervene(scene, world.imagine(scene, hidden[row]), xy[row : row + 1]).dense()
-        torch.testing.assert_close(together[row, ..., *part], alone[0, ..., *part], atol=1e-5, rtol=0)
+    for (row, part), source in product(enumerate(inside), range(2)):
+        scene = world.observe(world.describe(sources[source][row]), world.describe(there[row]))
+        alone = world.intervene(scene, world.imagine(scene, hidden[source]), xy[source, row : row + 1]).dense()
+        torch.testing.assert_close(together[row, source, ..., *part], alone[0, ..., *part], atol=1e-5, rtol=0)
+
+
+def test_masks_do_not_depend_on_where_the_points_are(world: LearnedWorld) -> None:
+    """A point that moves by a rounding error keeps its masks, so that its endpoint moves as little."""
+    frame = textured(96, 128)
+    moved = frame.roll(3, 2)
+    xy = torch.tensor([[40.0, 40.0], [80.0, 50.0]])
+    refiner = NativeRefiner(world, moved, NATIVE, ("clip", 0, 1))
+    exact, shifted = (refiner.refine([PointSource(frame, place)], xy) for place in (xy, xy + 1e-5))
+    torch.testing.assert_close(exact.xy, shifted.xy, atol=1e-3, rtol=0)
 
 
 def test_a_crop_is_described_once(world: LearnedWorld) -> None:

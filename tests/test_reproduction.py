@@ -140,6 +140,10 @@ def test_data_are_found_by_their_form(tmp_path):
     for place in ("robotap/a.pkl", "robotap/b.pkl", "kinetics/one.csv", "movi_f/movi_f-train.tfrecord-00000-of-00001"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).touch()
+    (tmp_path / "kinetics/one.csv").write_text("name,0,10" + ",0.5,0.5,0" * 250 + "\n")
+    for place, other in (("tables/scores.csv", "method,DCA\nlpa,68\n"), ("photos/empty.csv", "")):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_text(other)
     found = find_data(tmp_path)
     assert [path.name for path in found.benchmarks] == ["kinetics", "robotap", "tapvid_davis.pkl"]
     assert found.train == found.val == found.held_out == tmp_path / "movi_f"

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from lpa_cwm.errors import InterruptedTracking
-from lpa_cwm.estimates import FrameEstimate
+from lpa_cwm.estimates import EstimateTable
 from lpa_cwm.online import ONLY
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.tracker import CwmTracker, join_directions, reverse, stack_estimates, step_through, validate_queries
+from lpa_cwm.tracker import CwmTracker, join_directions, reverse, step_through, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 OnFrame = Callable[[int, int], None]
@@ -78,15 +78,15 @@ def _track_cwm(
     """What `CwmTracker.track` computes, frame by frame."""
     parts = [(clip, queries), *([reverse(clip, queries)] if backward else [])]
     total = len(clip) * len(parts)
-    directions: list[list[dict[str, FrameEstimate]]] = [[] for _ in parts]
+    directions = [EstimateTable() for _ in parts]
     try:
         for number, (part, asked) in enumerate(parts):
             begun = partial(lambda offset, index: on_frame(offset + index, total), number * len(clip))
-            step_through(tracker.online(part.name), part, asked, directions[number], quiet, begun)
+            step_through(tracker.online(part.name), part, asked, {ONLY: directions[number]}, quiet, begun)
     except KeyboardInterrupt:
         if len(directions[0]) <= int(queries.frame.min()) + 1:
             raise
-    stacked = [stack_estimates([one[ONLY] for one in done], len(clip)) for done in directions if done]
+    stacked = [done.to_tracks(len(clip)) for done in directions if done]
     tracks = stacked[0]
     if len(stacked) > 1:
         joined = join_directions(stacked[1].reversed(), tracks, queries)

@@ -6,14 +6,15 @@ eight pixels of the estimate at a frame size of 256 x 256. What is reported as v
 (Doersch et al., 2023): a point that is probably lost is not called visible. `lpa-cwm train confidence` fits them.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.pair_tracking import PairResult
+from lpa_cwm.types import Tracks
 
 EVIDENCE = ("strength", "mean_strength", "native_strength", "native_spread", "support")
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
@@ -94,13 +95,75 @@ class FrameEstimate:
         self.visible[rows] = called_visible(config.calibration, visible, found).cpu()
         self.confidence[rows] = found.cpu()
 
-    def extended(self, tracks: int) -> "FrameEstimate":
-        """The same for a larger number of tracks.
+
+@dataclass
+class EstimateTable:
+    """The estimates of consecutive frames; later ones may have more tracks.
+
+    They are copied into a few large tensors: small ones that outlive a frame would keep the allocator from giving back
+    the large temporaries between which they lie, and memory would grow with the clip.
+    """
+
+    frames: int = 0
+    """Frames that were appended."""
+    tracks: int = 0
+    """Tracks of the last one."""
+    columns: dict[str, Shaped[Tensor, "room tracks *e"]] = field(default_factory=dict)
+    """For each field of an estimate its values, with room for further frames."""
+
+    def __len__(self) -> int:
+        return self.frames
+
+    def append(self, estimate: FrameEstimate) -> None:
+        """Copy the estimates of the next frame.
 
         Args:
-            tracks: Number of tracks; new ones are nowhere.
+            estimate: What is known of all tracks.
         """
-        grown = FrameEstimate.empty(tracks)
-        for entry in fields(self):
-            getattr(grown, entry.name)[: len(self.visible)] = getattr(self, entry.name)
-        return grown
+        self.tracks = len(estimate.visible)
+        for entry in fields(estimate):
+            value = getattr(estimate, entry.name)
+            column = self._with_room(entry.name, value)
+            column[self.frames, : self.tracks] = value
+        self.frames += 1
+
+    def to_tracks(self, total: int | None = None, first: int = 0) -> Tracks:
+        """Tracks through all frames; nowhere in those that were not reached.
+
+        Args:
+            total: Number of frames; by default those that were appended.
+            first: Frame from which on the tracks are asked for.
+        """
+        total = self.frames if total is None else total
+        values = {entry.name: self.stacked(entry.name, first) for entry in fields(Tracks)}
+        if bool(values["confidence"].isnan().all()):
+            del values["confidence"]
+        missing = total - self.frames
+        return Tracks(**{name: _filled(value, value.shape[1] + missing, dim=1) for name, value in values.items()})
+
+    def stacked(self, name: str, first: int = 0) -> Shaped[Tensor, "tracks frames *e"]:
+        """One field of all tracks in all frames.
+
+        Args:
+            name: The field of `FrameEstimate`.
+            first: Frame from which on it is asked for.
+        """
+        return self.columns[name][first : self.frames, : self.tracks].transpose(0, 1).contiguous()
+
+    def _with_room(self, name: str, value: Shaped[Tensor, "tracks *e"]) -> Shaped[Tensor, "room n *e"]:
+        """The column of a field, enlarged if the next frame does not fit."""
+        column = self.columns.get(name, value.new_empty(0, *value.shape))
+        if self.frames == len(column):
+            column = _filled(column, max(64, 2 * len(column)), dim=0)
+        if len(value) > column.shape[1]:
+            column = _filled(column, len(value), dim=1)
+        self.columns[name] = column
+        return column
+
+
+def _filled(values: Shaped[Tensor, "*s"], length: int, dim: int) -> Shaped[Tensor, "*s2"]:
+    """Lengthened along one dimension by what is nowhere: NaN and hidden."""
+    shape = list(values.shape)
+    shape[dim] = length - shape[dim]
+    empty = False if values.dtype == torch.bool else torch.nan
+    return torch.cat([values, values.new_full(shape, empty)], dim=dim) if shape[dim] > 0 else values

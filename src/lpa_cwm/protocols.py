@@ -83,15 +83,16 @@ class CropWorldModel(WorldModel, Protocol):
 
     def respond(
         self,
-        source: Sequence[Any],
+        source: Sequence[Sequence[Any]],
         target: Float[Tensor, "n 3 s s"],
-        xy: Float[Tensor, "n 2"],
+        xy: Float[Tensor, "k n 2"],
         near: Float[Tensor, "n 2"],
-        hidden: Bool[Tensor, "n m p"],
+        hidden: Bool[Tensor, "k m p"],
     ) -> Responses:
-        """Responses in n pairs of crops, each with one point of its described source crop and m masks of its own.
+        """Responses of n points in their target crops, from k described source crops each, with m masks per source.
 
-        Each point is looked for around the place `near` in its target crop.
+        Each point is looked for around the place `near` in its target crop. A point has the masks of all its sources,
+        one source after the other.
         """
         ...
 

@@ -19,7 +19,6 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import unit_range
 from lpa_cwm.masks import random_masks
 from lpa_cwm.protocols import CropWorldModel, WorldModel
-from lpa_cwm.responses import Responses, join_masks
 from lpa_cwm.rng import KeyPart
 
 CROP = 64
@@ -95,39 +94,30 @@ class NativeRefiner:
         return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
 
     def _refine_some(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
-        hw = (self.target.shape[-2], self.target.shape[-1])
-        corner = corners(center, hw)
+        world = self.world
+        if not isinstance(world, CropWorldModel):
+            raise InputError(
+                "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
+                "use the world model `learned`, or re-evaluation `joint` or `query`."
+            )
+        corner = corners(center, (self.target.shape[-2], self.target.shape[-1]))
         there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
-        responses = [self._respond(source, there, center - corner, number) for number, source in enumerate(sources)]
-        response, _ = join_masks(responses) if len(responses) > 1 else (responses[0], None)
+        here = [source.describe(world) for source in sources]
+        xy = torch.stack([source.xy - source.corners() for source in sources])
+        response = world.respond(here, there, xy, center - corner, self._masks(len(sources)).to(center.device))
         uniform = center.new_full(response.shape, 1 / response.shape[1])
         start = distribution(response.aggregate(uniform), self.config)
         strength = response.peaks(response.magnitude())[1].mean(1)
         return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
 
-    def _respond(
-        self, source: PointSource, there: Float[Tensor, "n 3 s s"], near: Float[Tensor, "n 2"], number: int
-    ) -> Responses:
-        """Responses of one source's points in the crops of the target."""
-        if not isinstance(self.world, CropWorldModel):
-            raise InputError(
-                "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
-                "use the world model `learned`, or re-evaluation `joint` or `query`."
-            )
-        hidden = masks_of(source, self.config.gap_masks, self.world.patch, *self.identity, number)
-        here = source.describe(self.world)
-        return self.world.respond(here, there, source.xy - source.corners(), near, hidden.to(there.device))
-
-
-def masks_of(source: PointSource, masks: int, patch: int, *identity: KeyPart) -> Bool[Tensor, "n m p"]:
-    """Masks of every point, keyed by its position in the source."""
-    patches = (CROP // patch) ** 2
-    return torch.stack(
-        [
-            random_masks(masks, patches, *identity, "native", *point, hidden_share=HIDDEN_SHARE)
-            for point in source.xy.tolist()
+    def _masks(self, sources: int) -> Bool[Tensor, "k m p"]:
+        """Masks of every source, the same for all points."""
+        patches = (CROP // self.world.patch) ** 2
+        drawn = [
+            random_masks(self.config.gap_masks, patches, *self.identity, "native", number, hidden_share=HIDDEN_SHARE)
+            for number in range(sources)
         ]
-    )
+        return torch.stack(drawn)
 
 
 def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int]) -> Int[Tensor, "n 2"]:

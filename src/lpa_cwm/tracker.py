@@ -1,7 +1,7 @@
 """Trackers of whole clips: forward from the queries, and backward if asked for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, UInt8
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import FrameEstimate
+from lpa_cwm.estimates import EstimateTable, FrameEstimate
 from lpa_cwm.geometry import inside
 from lpa_cwm.jobs import progress
 from lpa_cwm.online import ONLY, OnlineTracker, give
@@ -141,9 +141,9 @@ def track_many(
     def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
         online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name)
         offset = 0 if part is clip else len(clip)
-        done: list[dict[str, FrameEstimate]] = []
-        step_through(online, part, asked, done, quiet, lambda index: on_frame(offset + index, total))
-        return {name: stack_estimates([one[name] for one in done], len(part)) for name in adjudicators}
+        tables = {name: EstimateTable() for name in adjudicators}
+        step_through(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))
+        return {name: table.to_tracks(len(part)) for name, table in tables.items()}
 
     return track_both_ways(track, clip, queries) if backward else track(clip, queries)
 
@@ -152,29 +152,20 @@ def step_through(
     online: OnlineTracker,
     clip: Clip,
     queries: Queries,
-    done: list[dict[str, FrameEstimate]],
+    tables: Mapping[str, EstimateTable],
     quiet: bool,
     on_frame: Callable[[int], None],
 ) -> None:
     """Append the estimates of one frame after the other; before the first query's frame nothing is anywhere."""
     online.time = int(queries.frame.min())
     give(online, queries)
-    nowhere = {name: FrameEstimate.empty(len(online.anchors)) for name in online.adjudicators}
-    done.extend([nowhere] * online.time)
+    for table in tables.values():
+        for _ in range(online.time):
+            table.append(FrameEstimate.empty(len(online.anchors)))
     for index in progress(range(online.time, len(clip)), len(clip) - online.time, clip.name, quiet):
         on_frame(index)
-        done.append(online.step(clip[index]))
-
-
-def stack_estimates(done: Sequence[FrameEstimate], total: int) -> Tracks:
-    """Tracks through all frames; nowhere in those that were not reached."""
-    count = len(done[-1].visible)
-    estimates = [one.extended(count) for one in done] + [FrameEstimate.empty(count)] * (total - len(done))
-    names = [entry.name for entry in fields(Tracks)]
-    stacked = {name: torch.stack([getattr(one, name) for one in estimates], dim=1) for name in names}
-    if bool(stacked["confidence"].isnan().all()):
-        del stacked["confidence"]
-    return Tracks(**stacked)
+        for name, estimate in online.step(clip[index]).items():
+            tables[name].append(estimate)
 
 
 def validate_queries(clip: Clip, queries: Queries | Grid) -> Queries:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.errors import InputError, InterruptedTracking
-from lpa_cwm.estimates import FrameEstimate
+from lpa_cwm.estimates import EstimateTable
 from lpa_cwm.files import data_files
 from lpa_cwm.geometry import HW
 from lpa_cwm.io import visualization
@@ -37,7 +37,7 @@ from lpa_cwm.io.tracks import TrackSource, save_tracks, table
 from lpa_cwm.io.video import PICTURES, FrameStream, read
 from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
 from lpa_cwm.registry import bundled_clip, load, resolve_device
-from lpa_cwm.tracker import CwmTracker, stack_estimates, validate_queries
+from lpa_cwm.tracker import CwmTracker, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
@@ -241,7 +241,7 @@ class StreamJob:
     style: OverlayStyle = field(default_factory=OverlayStyle)
     on_row: Callable[[dict[str, Any]], None] = lambda row: None
     """Called with each row of the table as soon as it is known."""
-    done: list[FrameEstimate] = field(default_factory=list)
+    done: EstimateTable = field(default_factory=EstimateTable)
     interrupted: bool = False
 
     def run(self, tracker: CwmTracker) -> Tracks:
@@ -252,7 +252,7 @@ class StreamJob:
         else:
             for _ in frames:
                 pass
-        tracks = stack_estimates(self.done, len(self.done))
+        tracks = self.done.to_tracks()
         if self.save:
             height, width = self.stream.first.shape[1:]
             source = TrackSource(None, self.stream.fps, (height, width), self.stream.name, self.points.track_ids)
@@ -274,7 +274,7 @@ class StreamJob:
             for estimate in tracker.stream(arriving(), self.points.queries, self.stream.name):
                 self.done.append(estimate)
                 source = TrackSource([len(self.done) - 1], self.stream.fps, track_ids=self.points.track_ids)
-                for row in table(stack_estimates([estimate], 1), source):
+                for row in table(self.done.to_tracks(first=len(self.done) - 1), source):
                     self.on_row(row)
                 yield latest[0]
         except KeyboardInterrupt:
@@ -285,8 +285,7 @@ class StreamJob:
     def drawn(self, frames: Iterator[UInt8[Tensor, "3 h w"]]) -> Iterator[UInt8[Tensor, "3 h2 w2"]]:
         """Frames with the tracks drawn on them."""
         for frame in frames:
-            recent = self.done[-self.style.tail - 1 :]
-            tracks = stack_estimates(recent, len(recent))
+            tracks = self.done.to_tracks(first=max(0, len(self.done) - self.style.tail - 1))
             marked = draw_tracks(frame, tracks.xy, tracks.visible, style=self.style, ids=self.points.track_ids)
             plain = draw_tracks(frame, tracks.xy[:0], tracks.visible[:0], style=self.style)
             yield torch.cat([plain, marked], dim=2) if self.style.side_by_side else marked

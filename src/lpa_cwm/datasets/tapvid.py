@@ -173,6 +173,17 @@ def read_tracks(path: Path) -> dict[str, TrackTable]:
         return {name: np.stack(tracks) for name, tracks in rows.items()}
 
 
+def has_tracks(path: Path) -> bool:
+    """Whether a csv file begins like TAP-Vid's table of tracks; folders of data have other tables, too."""
+    try:
+        with path.open(newline="", errors="replace") as file:
+            # A line of the table has 10 s of points; any longer one is something else.
+            _track(next(csv.reader([file.readline(1 << 20)]), []), str(path))
+    except (InputError, OSError, csv.Error):
+        return False
+    return True
+
+
 def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
     """Parse one row: YouTube id, start and end second, then x, y, occluded of each frame."""
     if len(row) < 6 or len(row) % 3:

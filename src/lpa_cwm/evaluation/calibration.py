@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 from lpa_cwm import registry
 from lpa_cwm.config import Calibration
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, FrameEstimate, called_visible, probabilities
+from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, EstimateTable, called_visible, probabilities
 from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.evaluation.run import manifest_of
 from lpa_cwm.files import atomic_write, pin_settings
@@ -61,16 +61,15 @@ class Estimates:
 
 def track_estimates(tracker: CwmTracker, sample: Sample) -> Estimates:
     """Track the queries of a clip and compare with the truth."""
-    done: list[dict[str, FrameEstimate]] = []
-    step_through(tracker.online(sample.clip.name), sample.clip, sample.queries, done, True, lambda frame: None)
-    stacked = {
-        name: torch.stack([getattr(one[ONLY], name) for one in done], dim=1) for name in ("xy", "evidence", "spread")
-    }
+    done = EstimateTable()
+    step_through(tracker.online(sample.clip.name), sample.clip, sample.queries, {ONLY: done}, True, lambda frame: None)
     after = torch.arange(len(done)) > sample.queries.frame[:, None]
     visible = sample.truth.visible[after]
-    places = (rescale(xy, sample.clip.hw, (SIZE, SIZE))[after] for xy in (stacked["xy"], sample.truth.xy))
+    places = (rescale(xy, sample.clip.hw, (SIZE, SIZE))[after] for xy in (done.stacked("xy"), sample.truth.xy))
     error = torch.sub(*places).norm(dim=-1)
-    return Estimates(stacked["evidence"][after], stacked["spread"][after], visible, error.where(visible, torch.inf))
+    return Estimates(
+        done.stacked("evidence")[after], done.stacked("spread")[after], visible, error.where(visible, torch.inf)
+    )
 
 
 def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]:

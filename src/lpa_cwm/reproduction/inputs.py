@@ -10,6 +10,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.config import ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
+from lpa_cwm.datasets.tapvid import has_tracks
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare
 from lpa_cwm.evaluation.predict import Method, open_dataset
@@ -71,7 +72,7 @@ def find_data(folder: Path) -> PaperData:
 
 
 def _annotated(folder: Path) -> list[Path]:
-    return [*data_files(folder, "*.pkl"), *data_files(folder, "*.csv")]
+    return [*data_files(folder, "*.pkl"), *filter(has_tracks, data_files(folder, "*.csv"))]
 
 
 @dataclass(frozen=True)

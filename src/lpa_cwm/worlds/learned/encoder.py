@@ -1,8 +1,10 @@
 """Descriptions of one frame: a descriptor of every 8 x 8 patch, and a context of the whole frame."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
@@ -37,6 +39,20 @@ class Description:
     def aligned(self) -> Float[Tensor, "b p d"]:
         """Descriptors of the patches of the grid, in raster order: the frame in the role of target."""
         return rearrange(self.patches[:, ::2, ::2], "b i j d -> b (i j) d")
+
+    @classmethod
+    def join(cls, parts: "Sequence[Description]") -> "Description":
+        """Several descriptions as one batch."""
+        return cls(*(torch.cat([getattr(part, entry.name) for part in parts]) for entry in fields(cls)))
+
+    def single(self) -> "list[Description]":
+        """The descriptions of single frames."""
+        parts = (getattr(self, entry.name).split(1) for entry in fields(self))
+        return [Description(*one) for one in zip(*parts, strict=True)]
+
+    def repeated(self, times: int) -> "Description":
+        """Every frame several times in a row."""
+        return Description(*(getattr(self, entry.name).repeat_interleave(times, dim=0) for entry in fields(self)))
 
 
 class ChannelNorm(nn.LayerNorm):

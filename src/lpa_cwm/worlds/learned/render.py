@@ -131,18 +131,17 @@ def splat_pairs(
     bump: RadialBump,
     motions: Motions,
     hidden: Bool[Tensor, "n m p"],
-    xy: Float[Tensor, "n 2"],
+    xy: Float[Tensor, "n m 2"],
     hw: HW,
     cells: Int[Tensor, "nm c"],
 ) -> Responses:
-    """`splat` for many frame pairs with one point and m masks each; motions are those of all masks of all pairs."""
+    """`splat` for n points with m masks each and a place in each mask's source; motions are those of all masks."""
     masks = hidden.shape[1]
     modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw, cells)
-    query = modes.mask // masks
-    (entry,) = ((modes.center - xy[query]).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
-    query = query[entry]
-    value = modes.blocks(bump, xy[query], entry)
-    return add_up(value, query, modes.mask[entry] % masks, modes.cell[entry], (len(xy), masks), hw)
+    place = xy.flatten(0, 1)[modes.mask]
+    (entry,) = ((modes.center - place).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
+    value, mask = modes.blocks(bump, place[entry], entry), modes.mask[entry]
+    return add_up(value, mask // masks, mask % masks, modes.cell[entry], (len(xy), masks), hw)
 
 
 def add_up(

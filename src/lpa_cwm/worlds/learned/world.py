@@ -1,7 +1,7 @@
 """The world model around the learned network; its weights ship in the package."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -132,36 +132,38 @@ class LearnedWorld:
             crops: Colors in [0, 1].
         """
         whole = self.network.to(crops.device).describe(crops)
-        parts = (value.split(1) for value in (whole.frame, whole.patches, whole.context, whole.coarse))
-        return [Description(*one) for one in zip(*parts, strict=True)]
+        return whole.single()
 
     @torch.no_grad()
     def respond(
         self,
-        source: Sequence[Description],
+        source: Sequence[Sequence[Description]],
         target: Float[Tensor, "n 3 s s"],
-        xy: Float[Tensor, "n 2"],
+        xy: Float[Tensor, "k n 2"],
         near: Float[Tensor, "n 2"],
-        hidden: Bool[Tensor, "n m p"],
+        hidden: Bool[Tensor, "k m p"],
     ) -> Responses:
-        """Responses in n pairs of crops with one point and m masks each, in one batch.
+        """Responses of n points in their target crops, from k source crops each, in one batch.
 
         Only the cells around `near`, where each point is looked for, are imagined.
 
         Args:
-            source: What `describe_crops` returned for the source crops.
+            source: For each source, what `describe_crops` returned for its crops.
             target: Target crops.
-            xy: The point of each source crop.
+            xy: The points of each source's crops.
             near: Where in its target crop each point is looked for.
-            hidden: Masks of each pair.
+            hidden: Masks of each source; they are the same for all points.
         """
-        network = self.network.to(target.device)
-        names = [entry.name for entry in fields(Description)]
-        described = Description(*(torch.cat([getattr(one, name) for one in source]) for name in names))
-        scene = network.observe(described, network.describe(target, context=False))
-        cells = cells_around(near, scene.source.hw).repeat_interleave(hidden.shape[1], dim=0)
-        motions = network.imagine(scene, hidden, cells).motions
-        return splat_pairs(self.bump, motions, hidden, xy, scene.source.hw, cells)
+        network, (sources, masks, _) = self.network.to(target.device), hidden.shape
+        described = network.describe(target, context=False)
+        here = [Description.join([crops[point] for crops in source]) for point in range(len(target))]
+        scene = network.observe(Description.join(here), described.repeated(sources))
+        of_pairs = hidden.repeat(len(target), 1, 1)
+        cells = cells_around(near, scene.source.hw).repeat_interleave(sources * masks, dim=0)
+        motions = network.imagine(scene, of_pairs, cells).motions
+        hidden = of_pairs.view(len(target), sources * masks, -1)
+        places = xy.transpose(0, 1).repeat_interleave(masks, dim=1)
+        return splat_pairs(self.bump, motions, hidden, places, scene.source.hw, cells)
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
