@@ -5,6 +5,7 @@ import torch
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.masks import (
+    balanced_masks,
     hide,
     joint_group_size,
     joint_plan,
@@ -93,3 +94,13 @@ def test_groups_cover_every_use_once():
             seen[users[:, None], masks] += 1
         assert torch.equal(seen, plan.used.long())
         assert plan.used.sum(1).tolist() == [4] * len(plan.used)
+
+
+@pytest.mark.parametrize(("count", "share"), [(5, 0.6), (10, 0.9), (3, 0.5)])
+def test_balanced_masks_hide_every_patch_equally_often(count, share):
+    hidden = balanced_masks(count, 64, "law", hidden_share=share)
+    assert (hidden.sum(1) == int(share * 64)).all()
+    often = hidden.sum(0)
+    assert often.max() - often.min() <= 1
+    assert torch.equal(hidden, balanced_masks(count, 64, "law", hidden_share=share))
+    assert not torch.equal(hidden, balanced_masks(count, 64, "other", hidden_share=share))

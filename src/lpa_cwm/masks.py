@@ -25,6 +25,17 @@ def random_masks(
     return torch.stack(orders) < int(hidden_share * patches)
 
 
+def balanced_masks(count: int, patches: int, *identity: KeyPart, hidden_share: float) -> Bool[Tensor, "count p"]:
+    """Keyed masks, True where hidden, that hide all patches equally often, up to rounding.
+
+    Responses exist only where patches are hidden. If one patch is hidden more often than the next, the mean response
+    has a step between them, and its maximum is drawn across.
+    """
+    rank = torch.randperm(patches, generator=generator("balanced mask", *identity))
+    start = torch.arange(count)[:, None] * patches // count
+    return (rank - start) % patches < int(hidden_share * patches)
+
+
 def mask_of(patches: Int[Tensor, "b n"], count: int) -> Bool[Tensor, "b p"]:
     """True at the patches with the given raster numbers."""
     return torch.zeros(len(patches), count, dtype=torch.bool, device=patches.device).scatter(1, patches, True)

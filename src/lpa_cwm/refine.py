@@ -17,7 +17,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import unit_range
-from lpa_cwm.masks import random_masks
+from lpa_cwm.masks import balanced_masks
 from lpa_cwm.protocols import CropWorldModel, WorldModel
 from lpa_cwm.rng import KeyPart
 
@@ -44,13 +44,13 @@ class PointSource:
         """Some of the points."""
         return PointSource(self.frame, self.xy[rows], self.described)
 
-    def corners(self) -> Int[Tensor, "n 2"]:
+    def corners(self, patch: int) -> Int[Tensor, "n 2"]:
         """Corners of the points' crops."""
-        return corners(self.xy, (self.frame.shape[-2], self.frame.shape[-1]))
+        return corners(self.xy, (self.frame.shape[-2], self.frame.shape[-1]), patch)
 
     def describe(self, world: CropWorldModel) -> list[Any]:
         """The crops of all points, each described once."""
-        places = [(x, y) for x, y in self.corners().tolist()]
+        places = [(x, y) for x, y in self.corners(world.patch).tolist()]
         new = [place for place in dict.fromkeys(places) if place not in self.described]
         if new:
             crops = torch.stack([cut(self.frame, place) for place in new]).to(self.xy.device)
@@ -100,10 +100,10 @@ class NativeRefiner:
                 "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
                 "use the world model `learned`, or re-evaluation `joint` or `query`."
             )
-        corner = corners(center, (self.target.shape[-2], self.target.shape[-1]))
+        corner = corners(center, (self.target.shape[-2], self.target.shape[-1]), world.patch)
         there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
         here = [source.describe(world) for source in sources]
-        xy = torch.stack([source.xy - source.corners() for source in sources])
+        xy = torch.stack([source.xy - source.corners(world.patch) for source in sources])
         response = world.respond(here, there, xy, center - corner, self._masks(len(sources)).to(center.device))
         uniform = center.new_full(response.shape, 1 / response.shape[1])
         start = distribution(response.aggregate(uniform), self.config)
@@ -113,17 +113,18 @@ class NativeRefiner:
     def _masks(self, sources: int) -> Bool[Tensor, "k m p"]:
         """Masks of every source, the same for all points."""
         patches = (CROP // self.world.patch) ** 2
-        drawn = [
-            random_masks(self.config.gap_masks, patches, *self.identity, "native", number, hidden_share=HIDDEN_SHARE)
-            for number in range(sources)
-        ]
-        return torch.stack(drawn)
+        keys = [(*self.identity, "native", number) for number in range(sources)]
+        count = self.config.gap_masks
+        return torch.stack([balanced_masks(count, patches, *key, hidden_share=HIDDEN_SHARE) for key in keys])
 
 
-def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int]) -> Int[Tensor, "n 2"]:
-    """Corners of crops around points, in whole pixels, shifted to stay inside frames that are large enough."""
+def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int], patch: int) -> Int[Tensor, "n 2"]:
+    """Corners of crops around points, in whole pixels, shifted to stay inside frames that are large enough.
+
+    Elsewhere a point is in the middle of a patch next to the crop's middle: most of its response lies in that patch.
+    """
     room = torch.tensor([max(hw[1] - CROP, 0), max(hw[0] - CROP, 0)], device=xy.device)
-    return torch.minimum((xy - CROP / 2).round().long().clamp(min=0), room)
+    return torch.minimum((xy - (CROP - patch) / 2).round().long().clamp(min=0), room)
 
 
 def cut(frame: UInt8[Tensor, "3 h w"], corner: Sequence[int]) -> Float[Tensor, "3 s s"]:

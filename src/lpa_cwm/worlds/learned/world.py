@@ -32,7 +32,7 @@ DEFAULTS = TrackerConfig(
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
 
-AROUND = 6
+AROUND = 5
 """Side, in cells, of the square in which a crop's point is looked for; the other cells only tell how it moves."""
 
 
