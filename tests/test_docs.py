@@ -320,7 +320,9 @@ def test_the_papers_figures_are_those_of_the_report():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text().split("nav:")[-1]
     listed = set(re.findall(r": ([\w/]+\.md)$", navigation, re.MULTILINE))
-    assert listed == {str(path.relative_to(ROOT / "docs")) for path in DOCS}
+    # Tables of the paper are linked by their own index.
+    pages = {path for path in DOCS if not path.name.startswith(("table_", "figure_"))}
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in pages}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from lpa_cwm.masks import random_masks
 from lpa_cwm.pair_tracking import PairResult, reevaluate
 from lpa_cwm.probe import observe_pair
 from lpa_cwm.refine import CROP, NativeRefiner, PointSource, corners, cut
-from lpa_cwm.worlds.learned.world import LearnedWorld
+from lpa_cwm.worlds.learned.world import CROP_HYPOTHESES, LearnedWorld
 from lpa_cwm.worlds.toy import ToyWorld
 
 NATIVE = TrackerConfig(passes=1, reevaluation="native", sharpness=2000.0)
@@ -61,7 +61,8 @@ def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
     together = world.respond(described, there, xy, near, hidden).dense().unflatten(1, (2, 3))
     inside = ((slice(8, 48), slice(8, 48)), (slice(0, 40), slice(24, 64)))
     for (row, part), source in product(enumerate(inside), range(2)):
-        scene = world.observe(world.describe(sources[source][row]), world.describe(there[row]))
+        pair = world.describe(sources[source][row]), world.describe(there[row])
+        scene = world.network.observe(*pair, hypotheses=CROP_HYPOTHESES)
         alone = world.intervene(scene, world.imagine(scene, hidden[source]), xy[source, row : row + 1]).dense()
         torch.testing.assert_close(together[row, source, ..., *part], alone[0, ..., *part], atol=1e-5, rtol=0)
 

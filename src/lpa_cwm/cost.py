@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import joint_group_size
 from lpa_cwm.protocols import Tracker
+from lpa_cwm.refine import MASKS as NATIVE_MASKS
 from lpa_cwm.tracker import CwmTracker, count_pairs
 from lpa_cwm.types import Clip, Queries
 
@@ -115,7 +116,7 @@ def masks_per_pass(config: TrackerConfig) -> int:
     """Masks of one query in one re-evaluation; native crops come from the query frame and from a recent one."""
     if config.reevaluation != "native":
         return config.masks
-    return config.gap_masks * (2 if config.gaps else 1)
+    return NATIVE_MASKS * (2 if config.gaps else 1)
 
 
 def factual_masks(queries: int, config: TrackerConfig, patches: int) -> int:

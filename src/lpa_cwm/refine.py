@@ -23,8 +23,10 @@ from lpa_cwm.rng import KeyPart
 
 CROP = 64
 """Side of the crops in pixels of the clip."""
-HIDDEN_SHARE = 0.6
+HIDDEN_SHARE = 2 / 3
 """Of the patches of a crop; with nine tenths hidden, too few would be left to tell how the point moves."""
+MASKS = 3
+"""Per source; together they hide every patch."""
 AT_ONCE = 32
 """Points whose crops are in memory at once."""
 MAX_DESCRIBED = 1024
@@ -104,9 +106,9 @@ class NativeRefiner:
         there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
         here = [source.describe(world) for source in sources]
         xy = torch.stack([source.xy - source.corners(world.patch) for source in sources])
-        response = world.respond(here, there, xy, center - corner, self._masks(len(sources)).to(center.device))
-        uniform = center.new_full(response.shape, 1 / response.shape[1])
-        start = distribution(response.aggregate(uniform), self.config)
+        hidden = self._masks(len(sources)).to(center.device)
+        response = world.respond(here, there, xy, center - corner, hidden)
+        start = distribution(response.mean_where_hidden(hidden.flatten(0, 1)), self.config)
         strength = response.peaks(response.magnitude())[1].mean(1)
         return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
 
@@ -114,8 +116,7 @@ class NativeRefiner:
         """Masks of every source, the same for all points."""
         patches = (CROP // self.world.patch) ** 2
         keys = [(*self.identity, "native", number) for number in range(sources)]
-        count = self.config.gap_masks
-        return torch.stack([balanced_masks(count, patches, *key, hidden_share=HIDDEN_SHARE) for key in keys])
+        return torch.stack([balanced_masks(MASKS, patches, *key, hidden_share=HIDDEN_SHARE) for key in keys])
 
 
 def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int], patch: int) -> Int[Tensor, "n 2"]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.geometry import HW, center_of_flat
@@ -119,6 +119,16 @@ class Responses:
         blocks = self.blocks.new_zeros(len(key), *self.blocks.shape[1:])
         blocks.index_add_(0, place, self.blocks * weights[self.query, self.mask][:, None, None, None])
         return Responses(blocks, key // patches, torch.zeros_like(key), key % patches, (self.shape[0], 1), self.hw)
+
+    def mean_where_hidden(self, hidden: Bool[Tensor, "m p"]) -> "Responses":
+        """For each patch the mean over the masks that hide it, which alone can respond there: responses of one mask.
+
+        Args:
+            hidden: The masks, the same for all queries; every patch must be hidden in at least one.
+        """
+        share = 1 / hidden.sum(0).clamp(min=1)
+        scaled = replace(self, blocks=self.blocks * share[self.patch][:, None, None, None])
+        return scaled.aggregate(torch.ones(self.shape, device=share.device))
 
     def with_queries(self, query: Int[Tensor, "n"], count: int) -> "Responses":
         """The same responses as those of other queries, given by number among `count`.

@@ -22,6 +22,8 @@ from lpa_cwm.validation import parse_json, reading, structure
 
 LOCAL, RESPONSE, CONTEXT, SCALAR, TOKEN = 192, 96, 192, 64, 256
 """Widths of the four encoders and of a candidate's token."""
+CACHED = 128
+"""Crops whose features fit into the cache of a CPU."""
 
 
 def conv_encoder(*channels: int) -> nn.Sequential:
@@ -32,6 +34,13 @@ def conv_encoder(*channels: int) -> nn.Sequential:
         for layer in (nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU())
     ]
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def encode(encoder: nn.Module, crops: Float[Tensor, "n m c h w"]) -> Float[Tensor, "nm d"]:
+    """Features of all crops of all queries; on a CPU as many at a time as its cache holds."""
+    flat = rearrange(crops, "n m c h w -> (n m) c h w")
+    at_once = CACHED if flat.device.type == "cpu" else len(flat)
+    return torch.cat([encoder(some) for some in flat.split(at_once)])
 
 
 class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
@@ -103,12 +112,12 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         own, path = statistics[..., :STATISTICS], statistics[..., STATISTICS:]
         scalar = (compress(own) - self.mean) / self.std
         parts = [
-            self.response_encoder(rearrange(response, "n m c h w -> (n m) c h w")),
+            encode(self.response_encoder, response),
             self.statistics_encoder(scalar.flatten(0, 1)),
         ]
         if self.visual:
             shared = repeat(self.context_encoder(context).expand(n, -1), "n d -> (n m) d", m=m)
-            parts = [self.local_encoder(rearrange(local, "n m c h w -> (n m) c h w")), *parts, shared]
+            parts = [encode(self.local_encoder, local), *parts, shared]
         tokens = rearrange(self.token(torch.cat(parts, dim=1)), "(n m) d -> n m d", n=n)
         if self.path_encoder is not None:
             tokens = tokens + self.path_encoder(path)

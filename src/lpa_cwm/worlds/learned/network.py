@@ -81,8 +81,12 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         target: Description,
         logits: Float[Tensor, "b p s"] | None = None,
         patches: Int[Tensor, "b u"] | None = None,
+        hypotheses: int | None = None,
     ) -> LearnedScene:
-        """Everything about pairs of frames; training gives the correlation, and the patches that any mask shows."""
+        """Everything about pairs of frames; training gives the correlation, and the patches that any mask shows.
+
+        Fewer hypotheses than the network's own may be kept.
+        """
         if logits is None:
             logits = self.correlation(source, target)
         assert logits is not None
@@ -92,7 +96,7 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         if patches is not None:
             rows = patches[:, None]
             logits, centers, pixels, known = (take(x, rows) for x in (logits, centers, pixels, known))
-        matches = match(logits, source.frame, pixels, centers, self.sizes.hypotheses)
+        matches = match(logits, source.frame, pixels, centers, hypotheses or self.sizes.hypotheses)
         tokens = self.reliability.tokens(source, known, centers, matches)
         return LearnedScene(source, target, centers, pixels.mean((-2, -1)), matches, tokens)
 

@@ -32,6 +32,8 @@ DEFAULTS = TrackerConfig(
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
 
+CROP_HYPOTHESES = 2
+"""Matches of a patch that are kept in crops, which hold fewer places that look alike than frames do."""
 AROUND = 5
 """Side, in cells, of the square in which a crop's point is looked for; the other cells only tell how it moves."""
 
@@ -157,7 +159,7 @@ class LearnedWorld:
         network, (sources, masks, _) = self.network.to(target.device), hidden.shape
         described = network.describe(target, context=False)
         here = [Description.join([crops[point] for crops in source]) for point in range(len(target))]
-        scene = network.observe(Description.join(here), described.repeated(sources))
+        scene = network.observe(Description.join(here), described.repeated(sources), hypotheses=CROP_HYPOTHESES)
         of_pairs = hidden.repeat(len(target), 1, 1)
         cells = cells_around(near, scene.source.hw).repeat_interleave(sources * masks, dim=0)
         motions = network.imagine(scene, of_pairs, cells).motions
