@@ -1,5 +1,6 @@
 """`lpa-cwm paper`: every table and figure is written, on whatever data there are, and a finished part is kept."""
 
+import csv
 import json
 
 import numpy as np
@@ -68,6 +69,8 @@ def check_files(made, parts):
             assert path.stat().st_size > 100, path
             assert f"({path.name})" in index
         assert f"| {part.paper} |" in index
+    assert "| toy_davis |" in index
+    assert "lpa-cwm" in index
 
 
 def test_parts_are_written(quick):
@@ -89,8 +92,21 @@ def test_our_figures_stand_beside_the_papers(quick):
     for name in tables.MAIN:
         assert f"paper {published[name]:.2f}" in row
     assert "| SMURF | – (paper 91.98)" in text
-    difference = (quick / "table_1_difference_toy_davis.csv").read_text().splitlines()
-    assert difference[0].startswith("method,in_the_paper,measure,paper,ours")
+
+
+@pytest.mark.parametrize("name", ["table_1", "table_c1", "table_c2"])
+def test_every_table_has_paper_ours_and_difference_in_columns(quick, name):
+    """For each of our rows that the paper has, and each measure: the published figure and the gap to ours."""
+    kind = {"table_1": "main", "table_c1": "thresholds", "table_c2": "visibility"}[name]
+    with (quick / f"{name}_difference.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    asked = [one for one in paper_figures() if (one.table, one.dataset) == (kind, "DAVIS")]
+    ours = {"Uniform CWM", "LPA-CWM"}
+    assert {row["method"].partition(" (")[0] for row in rows} == ours
+    assert [float(row["paper"]) for row in rows] == [one.value for one in asked if one.method in ours]
+    for row in rows:
+        if row["ours"]:
+            assert float(row["difference"]) == pytest.approx(float(row["ours"]) - float(row["paper"]), abs=1e-5)
 
 
 ROW = ("main", "DAVIS", "LPA-CWM")
@@ -135,21 +151,39 @@ def test_a_dry_run_lists_cost_and_what_is_missing_and_writes_nothing(tmp_path, c
     assert not (tmp_path / "out").exists()
 
 
+OTHER_TABLES = {
+    "tables/scores.csv": "method,DCA\nlpa,68\n",
+    "photos/empty.csv": "",
+    "kinetics/scores.csv": "video,DCA\nname,68\n",
+    "own.csv": "frame,point,x,y,visible\n0,0,3.5,2.5,1\n",
+    "export/tracks.csv": "scorer,a,a\n0,1.5,2.5\n",
+}
+"""Tables that are no benchmarks, also beside the table of Kinetics."""
+
+
 def test_data_are_found_by_their_form(tmp_path):
     save(tmp_path / "tapvid_davis.pkl", {})
     for place in ("robotap/a.pkl", "robotap/b.pkl", "kinetics/one.csv", "movi_f/movi_f-train.tfrecord-00000-of-00001"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).touch()
     (tmp_path / "kinetics/one.csv").write_text("name,0,10" + ",0.5,0.5,0" * 250 + "\n")
-    for place, other in (("tables/scores.csv", "method,DCA\nlpa,68\n"), ("photos/empty.csv", "")):
-        (tmp_path / place).parent.mkdir()
+    found = find_data([tmp_path])
+    assert [path.name for path in found.benchmarks] == ["tapvid_davis.pkl", "robotap"]
+    assert found.left_out == (f"{tmp_path}/kinetics/one.csv is left out: none of its clips is in its folder or below.",)
+    (tmp_path / "kinetics/name_000000_000010.mp4").touch()
+    for place, other in OTHER_TABLES.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(other)
-    found = find_data(tmp_path)
-    assert [path.name for path in found.benchmarks] == ["kinetics", "robotap", "tapvid_davis.pkl"]
+    found = find_data([tmp_path])
+    assert [path.name for path in found.benchmarks] == ["tapvid_davis.pkl", "kinetics", "robotap"]
+    assert found.left_out == ()
     assert found.train == found.val == found.held_out == tmp_path / "movi_f"
-    assert find_data(tmp_path / "tapvid_davis.pkl").held_out == tmp_path / "tapvid_davis.pkl"
+    assert find_data([tmp_path / "kinetics"]).benchmarks == (tmp_path / "kinetics/one.csv",)
+    assert find_data([tmp_path / "tapvid_davis.pkl"]).held_out == tmp_path / "tapvid_davis.pkl"
+    both = find_data([tmp_path / "robotap/a.pkl", tmp_path])
+    assert [path.name for path in both.benchmarks] == ["tapvid_davis.pkl", "kinetics", "robotap", "a.pkl"]
     with pytest.raises(InputError, match="holds no benchmark"):
-        find_data(tmp_path / "movi_f")
+        find_data([tmp_path / "movi_f"])
     with pytest.raises(InputError, match="choose among table-a1"):
         find_parts(["table-9"])
 
@@ -167,6 +201,10 @@ def test_cases_are_chosen_by_truth_alone(tmp_path):
         later = sample.truth.visible[asked].sum(0)[case.target + 1 :]
         assert (later < 5).all()
     assert [case.video for case in find_cases([data], 2)] == [data.names[0], data.names[2]]
+    more = find_cases([data], 6)
+    assert [case.video for case in more[:4]] == data.names
+    assert all(case.target - case.source <= (more[0].target - more[0].source) for case in more[4:])
+    assert len({(case.video, case.target) for case in more}) == len(more)
 
 
 def test_every_row_of_the_papers_ablation_has_its_variant():

@@ -27,14 +27,16 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
     """Make every table and figure of the paper from the data and the world model that are here; run again to go on."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm paper --data data --world learned --out paper --dry-run"
-    data: InPath
-    """A TAP-Vid pickle, or a folder with benchmarks and, for training, MOVi-F records or folders `train` and `val`."""
+    data: tuple[InPath, ...]
+    """TAP-Vid pickles, and folders with benchmarks and, for training, MOVi-F records or folders `train` and `val`."""
     out: OutFolder = Path("paper")
     """Folder of tables, figures, runs and trainings."""
     only: tuple[Name, ...] = ()
     """Names of the parts to make, as --dry-run lists them; all when empty."""
     methods: tuple[Name, ...] = ()
     """Rows of the tables: uniform, apa, lpa (also lpa@WORLD) and baselines; all of the paper that can run if empty."""
+    cases: Name | None = None
+    """Benchmark whose frames figures show, by its name in the tables; all benchmarks in turn unless given."""
     sweep_queries: Count = 40
     """Queries of the sweep of masks and re-evaluations."""
     dry_run: bool = False
@@ -61,8 +63,8 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
         if not self.json:
             print(self.out / "index.md")
 
-    def paper_run(self) -> "PaperRun":
-        """The inputs of all parts; names are checked before any work."""
+    def paper_run(self, command: str = "") -> "PaperRun":
+        """The inputs of all parts; names are checked before any work. The index names the command."""
         from lpa_cwm.cli.options import check_method
         from lpa_cwm.registry import WORLDS
         from lpa_cwm.reproduction.inputs import PaperRun, find_data
@@ -72,8 +74,12 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
             check_method(method)
             if world and world not in WORLDS:
                 raise InputError(f"{name!r} names no known world model; choose one of {', '.join(WORLDS)}.")
+        data = find_data(self.data)
+        names = [path.name if path.is_dir() else path.stem for path in data.benchmarks]
+        if self.cases is not None and self.cases not in names:
+            raise InputError(f"--cases is {self.cases!r}; expected one of the benchmarks {', '.join(names)}.")
         return PaperRun(
-            find_data(self.data),
+            data,
             self.out,
             self.model.world,
             self.score_model,
@@ -86,7 +92,8 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
             self.steps,
             self.autocast,
             self.sweep_queries,
-            command_line(),
+            self.cases or "",
+            command or command_line(),
         )
 
     def print_plan(self, run: "PaperRun", plan: list[dict[str, object]]) -> None:
@@ -102,6 +109,8 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
             print(f"| {part['name']} | {part['paper']} | {part['seconds']} | {done} | {part['lacks']} |")
         paths = ", ".join(str(path) for path in run.data.benchmarks)
         print(f"benchmarks: {paths}; training: {run.data.train or 'none'}; held out: {run.data.val or 'none'}")
+        for sentence in run.data.left_out:
+            print(sentence)
         if run.data.train and not run.weights:
             print(f"further: candidates of {run.data.train}, and trainings of {run.steps} updates")
         for name, lack in needs_of_baselines(run).items():

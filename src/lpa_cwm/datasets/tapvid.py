@@ -184,6 +184,16 @@ def has_tracks(path: Path) -> bool:
     return True
 
 
+def track_tables(folder: Path) -> list[Path]:
+    """The csv files of a folder that are tables of tracks."""
+    return list(filter(has_tracks, data_files(folder, "*.csv")))
+
+
+def holds_tracks(folder: Path) -> bool:
+    """Whether a folder has pickles or tables of tracks."""
+    return bool(data_files(folder, "*.pkl") or track_tables(folder))
+
+
 def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
     """Parse one row: YouTube id, start and end second, then x, y, occluded of each frame."""
     if len(row) < 6 or len(row) % 3:
@@ -204,6 +214,11 @@ def _track(row: list[str], where: str) -> tuple[str, Float[ndarray, "t 3"]]:
 def find_clips(folder: Path) -> dict[str, Path]:
     """All video files of a folder and its subfolders, by name without suffix."""
     return {path.stem: path for path in data_files(folder, "**/*") if path.suffix.lower() in SUFFIXES}
+
+
+def has_clips(table: Path) -> bool:
+    """Whether a clip of a csv lies in its folder or below; TAP-Vid publishes the csv of Kinetics without clips."""
+    return not read_tracks(table).keys().isdisjoint(find_clips(table.parent))
 
 
 def match_clips(path: Path) -> dict[str, tuple[Path, TrackTable]]:
@@ -377,7 +392,8 @@ QUERIES = {"first": first_queries, "strided": strided_queries}
 def _shards(path: Path) -> list[LoadFile]:
     """Loaders of the files of a data set."""
     if path.is_dir():
-        files = data_files(path, "*.pkl") or data_files(path, "*.csv")
+        # Other tables may lie beside that of the tracks; if none looks like tracks, the first says what is wrong.
+        files = data_files(path, "*.pkl") or track_tables(path) or data_files(path, "*.csv")[:1]
         if not files:
             raise InputError(f"{path} holds neither .pkl nor .csv; expected the files of a TAP-Vid data set.")
         return [shard for file in files for shard in _shards(file)]

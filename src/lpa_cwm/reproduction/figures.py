@@ -177,8 +177,11 @@ class Case:
         return np.linalg.norm(self.predicted(folder) - self.truth(self.target), axis=-1)
 
 
-def find_case(dataset: Dataset, video: str) -> Case | None:
-    """The query frame with most queries, and the latest frame in which at least five of them, or most, are visible."""
+def find_case(dataset: Dataset, video: str, turn: int = 0) -> Case | None:
+    """A case of a video: its query frame with most queries, and a frame in which five of them, or most, are visible.
+
+    The first turn takes the latest such frame, and each further turn one at half the distance of the turn before.
+    """
     sample = dataset[list(dataset.names).index(video)]
     starts = sample.queries.frame.tolist()
     source = max(sorted(set(starts)), key=starts.count)
@@ -186,18 +189,33 @@ def find_case(dataset: Dataset, video: str) -> Case | None:
     counts = sample.truth.visible[asked].sum(0)[source + 1 :]
     if len(counts) == 0 or int(counts.max()) == 0:
         return None
-    enough = (counts >= min(QUERIES, int(counts.max()))).nonzero()[:, 0]
-    target = source + 1 + int(enough[-1])
+    targets = (source + 1 + (counts >= min(QUERIES, int(counts.max()))).nonzero()[:, 0]).tolist()
+    target = targets[-1]
+    for _ in range(turn):
+        nearer = [frame for frame in targets if frame - source <= (target - source) / 2]
+        if not nearer:
+            return None
+        target = nearer[-1]
     seen = asked[sample.truth.visible[asked, target]].tolist()
     return Case(dataset, video, source, target, np.array(evenly_spaced(seen, QUERIES)))
 
 
 def find_cases(datasets: Sequence[Dataset], number: int) -> list[Case]:
-    """Cases of all data sets in turn, videos evenly spaced."""
+    """Cases of all data sets in turn, videos evenly spaced; further frames of the same videos if these are too few."""
     each = -(-number // len(datasets))
-    columns = [[find_case(data, name) for name in evenly_spaced(data.names, each)] for data in datasets]
-    turns = (case for place in range(each) for column in columns for case in column[place : place + 1])
-    return [case for case in turns if case is not None][:number]
+    names = [evenly_spaced(data.names, each) for data in datasets]
+    found: list[Case] = []
+    turn = 0
+    while len(found) < number:
+        columns = [
+            [find_case(data, name, turn) for name in chosen] for data, chosen in zip(datasets, names, strict=True)
+        ]
+        turns = [case for place in range(each) for column in columns for case in column[place : place + 1] if case]
+        if not turns:
+            break
+        found += turns
+        turn += 1
+    return found[:number]
 
 
 def to_picture(frame: Tensor) -> np.ndarray:

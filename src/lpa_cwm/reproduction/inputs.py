@@ -10,7 +10,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.config import ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
-from lpa_cwm.datasets.tapvid import has_tracks
+from lpa_cwm.datasets.tapvid import has_clips, holds_tracks, track_tables
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare
 from lpa_cwm.evaluation.predict import Method, open_dataset
@@ -19,11 +19,14 @@ from lpa_cwm.files import data_files, pin_settings
 from lpa_cwm.jobs import progress
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.results import MethodSet, SweepCell, load_method_sets
+from lpa_cwm.report.tables import same_name
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.feature_cache import FeatureRecorder, RecordingJob, fill_cache
 from lpa_cwm.training.lpa import LpaTraining, train_lpa
 from lpa_cwm.training.pair_sampling import PairSampler, training_pairs
 
+DATASETS = ("DAVIS", "Kinetics", "RoboTAP")
+"""The data sets of the paper, in the order of its tables."""
 PUBLISHED = ("smurf", "gmrw", "doduo", "cotracker3", "raft", "sea-raft")
 """The baselines of the paper, in the order of its tables."""
 PAIRS, QUERIES = 4, 8
@@ -42,6 +45,8 @@ class PaperData:
     """Videos with known motion to train LPA on: MOVi-F's records, or annotated videos."""
     val: Path | None = None
     """The same, held out."""
+    left_out: tuple[str, ...] = ()
+    """What was found and cannot be used, as sentences."""
 
     @property
     def held_out(self) -> Path:
@@ -49,30 +54,62 @@ class PaperData:
         return self.val or self.benchmarks[0]
 
 
-def find_data(folder: Path) -> PaperData:
-    """Look for benchmarks and motion data in a folder and in its folders.
+def find_data(paths: Sequence[Path]) -> PaperData:
+    """Look for benchmarks and motion data in files, in folders and in the folders of these.
 
     Folders called `train` and `val`, or folders with TFRecord files, are motion data; all other pickles and folders of
-    pickles or with Kinetics' csv are benchmarks. A file is one benchmark.
+    pickles or with Kinetics' csv are benchmarks. A file is one benchmark. Benchmarks of the paper come first.
     """
-    if folder.is_file():
-        return PaperData((folder,))
-    if not folder.is_dir():
-        raise InputError(f"There is no {folder}; expected a folder with data sets, or one TAP-Vid pickle.")
-    inner = sorted(path for path in folder.iterdir() if path.is_dir())
-    records = next((path for path in (folder, *inner) if data_files(path, "*.tfrecord-*")), None)
-    named = {path.name: path for path in inner if path.name in ("train", "val") and _annotated(path)}
-    benchmarks = [*data_files(folder, "*.pkl")]
-    for path in inner:
-        if path.name not in named and path != records and (pickles := _annotated(path)):
-            benchmarks.append(pickles[0] if len(pickles) == 1 and pickles[0].suffix == ".pkl" else path)
+    found = [_find_in(path) for path in paths]
+    benchmarks = sorted({path for one in found for path in one.benchmarks}, key=_order)
     if not benchmarks:
-        raise InputError(f"{folder} holds no benchmark; expected TAP-Vid pickles, or folders of them.")
-    return PaperData(tuple(sorted(benchmarks)), records or named.get("train"), records or named.get("val"))
+        given = ", ".join(map(str, paths)) or "Nothing"
+        left = " ".join(reason for one in found for reason in one.left_out)
+        raise InputError(f"{given} holds no benchmark; expected TAP-Vid pickles, or folders of them. {left}".strip())
+    train = next((one.train for one in found if one.train), None)
+    val = next((one.val for one in found if one.val), None)
+    return PaperData(tuple(benchmarks), train, val, tuple(reason for one in found for reason in one.left_out))
 
 
-def _annotated(folder: Path) -> list[Path]:
-    return [*data_files(folder, "*.pkl"), *filter(has_tracks, data_files(folder, "*.csv"))]
+def _order(path: Path) -> tuple[int, str]:
+    """The paper's order of data sets, then the alphabet's."""
+    place = next((place for place, name in enumerate(DATASETS) if same_name(name, path.stem)), len(DATASETS))
+    return place, str(path)
+
+
+def _find_in(path: Path) -> PaperData:
+    if path.is_file():
+        return PaperData((path,))
+    if not path.is_dir():
+        raise InputError(f"There is no {path}; expected a folder with data sets, or one TAP-Vid pickle.")
+    inner = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+    records = next((one for one in (path, *inner) if data_files(one, "*.tfrecord-*")), None)
+    named = {one.name: one for one in inner if one.name in ("train", "val") and holds_tracks(one)}
+    left_out: list[str] = []
+    benchmarks = list(data_files(path, "*.pkl"))
+    benchmarks += [one for one in track_tables(path) if _usable(one, left_out)]
+    for folder in inner:
+        if folder.name not in named and folder != records:
+            benchmarks += _benchmark_in(folder, left_out)
+    parts = (records, records) if records else (named.get("train"), named.get("val"))
+    return PaperData(tuple(benchmarks), *parts, left_out=tuple(left_out))
+
+
+def _benchmark_in(folder: Path, left_out: list[str]) -> list[Path]:
+    """A folder's only pickle; the folder, if it has several, or a csv of tracks with clips."""
+    pickles = data_files(folder, "*.pkl")
+    if pickles:
+        return pickles if len(pickles) == 1 else [folder]
+    usable = [path for path in track_tables(folder) if _usable(path, left_out)]
+    return [folder] if usable else []
+
+
+def _usable(table: Path, left_out: list[str]) -> bool:
+    """Whether a csv of tracks has clips; if not, that is noted."""
+    found = has_clips(table)
+    if not found:
+        left_out.append(f"{table} is left out: none of its clips is in its folder or below.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,6 +134,8 @@ class PaperRun:
     autocast: bool = False
     queries: int = 40
     """Queries of the sweep of M and R."""
+    cases: str = ""
+    """Name of the benchmark whose frames figures show; all benchmarks in turn if empty."""
     command: str = ""
 
     def pin(self) -> None:
@@ -104,7 +143,7 @@ class PaperRun:
         weights = registry.fingerprint_of([self.weights]) if self.weights else None
         names = {"world": self.world, "score_model": self.score_model, "weights": weights, "preset": self.preset}
         paths = {"benchmarks": [str(path) for path in self.data.benchmarks], "val": str(self.data.val)}
-        counts = {"steps": self.steps, "queries": self.queries, "methods": list(self.rows)}
+        counts = {"steps": self.steps, "queries": self.queries, "methods": list(self.rows), "cases": self.cases}
         selected = {name: str(value) for name, value in vars(self.selection).items()}
         bundled = registry.fingerprint(self.world, self.score_model, "" if self.weights else "lpa")
         settings = {"settings": dict(self.settings), "selection": selected, "bundled_weights": bundled}
@@ -131,6 +170,11 @@ class PaperRun:
         """The selected parts of the benchmarks."""
         return [open_dataset(path, self.selection) for path in self.data.benchmarks]
 
+    @property
+    def shown(self) -> list[Dataset]:
+        """The benchmarks whose frames figures show."""
+        return [data for data in self.datasets if self.cases in ("", data.name)]
+
     @cached_property
     def method_sets(self) -> list[MethodSet]:
         """All methods, tracked and scored on all benchmarks."""
@@ -144,7 +188,7 @@ class PaperRun:
     @cached_property
     def ablation(self) -> MethodSet:
         """The variants of Table 2 on the first benchmark; without training videos only those without a training."""
-        trained = self.data.train is not None and self.weights is None
+        trained = self.trains
         result = ablate(
             self.datasets[0],
             [self.out / "candidates/train"] if trained else [],
@@ -160,6 +204,11 @@ class PaperRun:
             command=self.command,
         )
         return load_method_sets(list(result.folders.values()))[0]
+
+    @property
+    def trains(self) -> bool:
+        """Whether LPA and its variants are trained here."""
+        return self.data.train is not None and self.weights is None
 
     @property
     def training(self) -> LpaTraining:

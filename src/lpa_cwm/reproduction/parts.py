@@ -13,16 +13,15 @@ from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.cost import estimate_cost
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.audit import audit, audit_figure, audit_table
+from lpa_cwm.evaluation.audit import audit, audit_figure
 from lpa_cwm.explain import Explanation, explain
 from lpa_cwm.files import atomic_write
-from lpa_cwm.metrics.comparison import plain
 from lpa_cwm.probe import first_pass
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.report.results import against_paper, overview, sensitivity, sweep_table
-from lpa_cwm.report.tables import same_name
+from lpa_cwm.report.results import sensitivity, sweep_table
+from lpa_cwm.report.tables import Cell, same_name
 from lpa_cwm.reproduction import figures, tables
-from lpa_cwm.reproduction.inputs import LOCALIZATION, PUBLISHED, PaperRun
+from lpa_cwm.reproduction.inputs import DATASETS, LOCALIZATION, PUBLISHED, PaperRun
 from lpa_cwm.types import Queries
 from lpa_cwm.validation import read_json, reading, structure
 
@@ -30,7 +29,6 @@ MAIN_CASES, FURTHER_CASES = 4, 14
 """Cases of Figure 4 and of Figure F.1."""
 EXPLAINED = 6
 """Queries of which Figure 3 shows the one with the broadest distribution."""
-DATASETS = ("DAVIS", "Kinetics", "RoboTAP")
 
 
 @dataclass(frozen=True)
@@ -109,18 +107,56 @@ def make_part(run: PaperRun, part: Part) -> PartResult:
 
 
 def write_index(run: PaperRun) -> Path:
-    """List the parts that are there, with their files and what differs from the paper."""
-    lines = ["# Tables and figures of the paper", "", f"`{run.command}`", ""]
-    lines += ["| in the paper | what | files | seconds | differs from the paper |", "|---|---|---|---|---|"]
-    for part in PARTS:
-        if result := finished(run.out, part):
-            files = ", ".join(f"[{Path(name).suffix[1:]}]({name})" for name in result.files)
-            lines.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {lacking(run, part)} |")
-    lines += ["", "Figure 2 of the paper is a drawing of the method and is not made.", ""]
+    """Say what was used, list the parts with their files and what differs from the paper, and show the figures."""
+    done = [(part, result) for part in PARTS if (result := finished(run.out, part))]
+    rows = []
+    for part, result in done:
+        files = ", ".join(f"[{name}]({name})" for name in result.files)
+        rows.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {lacking(run, part)} |")
+    pictures = [(part, name) for part, result in done for name in result.files if name.endswith(".png")]
+    lines = [
+        "# Tables and figures of the paper",
+        "",
+        *described(run, sum(result.seconds for _, result in done)),
+        "",
+        "| in the paper | what | files | seconds | differs from the paper |",
+        "|---|---|---|---:|---|",
+        *rows,
+        "",
+        "Figure 2 of the paper is a drawing of the method and is not made. Runs, trainings and candidates that several "
+        "parts share count for the first of them.",
+        *(line for part, name in pictures for line in ("", f"## {part.paper}", "", f"![{part.title}]({name})")),
+        "",
+    ]
     path = run.out / "index.md"
     with atomic_write(path) as aside:
         aside.write_text("\n".join(lines))
     return path
+
+
+def described(run: PaperRun, seconds: float) -> list[str]:
+    """Command, time, world model, weights and data, as Markdown."""
+    lpa = f"trained here, {run.steps} updates" if run.trains else "given weights" if run.weights else "the bundled one"
+    preset = f"`--preset {run.preset}`"
+    lines = [
+        f"```sh\n{run.command}\n```",
+        "",
+        f"{seconds / 60:.0f} minutes. World model `{run.world}`, weights {registry.fingerprint(run.world)[:12]}; LPA: "
+        f"{lpa}; score model of APA `{run.score_model}`; {preset}.",
+        "",
+        "| benchmark | videos | tracks | frames |",
+        "|---|---:|---:|---:|",
+    ]
+    for dataset in run.datasets:
+        samples = [dataset[index] for index in range(len(dataset))]
+        tracks = sum(len(sample.queries.frame) for sample in samples)
+        lines.append(f"| {dataset.name} | {len(samples)} | {tracks} | {sum(len(one.clip) for one in samples)} |")
+    motion = f"Training: {_named(run.data.train)}. Held out, for Figures 6 and E.1: {run.data.held_out.name}."
+    return [*lines, "", " ".join([motion, *run.data.left_out])]
+
+
+def _named(path: Path | None) -> str:
+    return path.name if path else "none"
 
 
 def lacking(run: PaperRun, part: Part) -> str:
@@ -131,7 +167,7 @@ def lacking(run: PaperRun, part: Part) -> str:
         said += [f"Data without {', '.join(absent)}."] if absent else []
         rivals = [name for name in PUBLISHED if name not in run.rows]
         said += [f"No runs of {', '.join(rivals)}."] if rivals else []
-    if part.needs == "ablation" and (run.data.train is None or run.weights):
+    if part.needs == "ablation" and not run.trains:
         said.append(f"No training: {len(LOCALIZATION)} rows only.")
     if part.needs in ("candidates", "sweep") and run.data.val is None:
         said.append(f"No held-out motion data: {run.data.held_out.stem} instead.")
@@ -154,7 +190,7 @@ def costs(run: PaperRun) -> dict[str, float]:
     each, again = cost.seconds / max(1, cost.targets), tracker.config.passes
     targets = [sum(_targets(data, index) for index in range(len(data))) for data in run.datasets]
     own = sum(name in ("uniform", "apa", "lpa") for name in run.rows)
-    rows = 3 if run.data.train is None or run.weights else 9
+    rows = 3 if not run.trains else 9
     # The first pass is shared by all adjudicators; every one has its own re-evaluations.
     shared = [(1 + again * count) / (1 + again) for count in (own, rows, 3)]
     return {
@@ -187,18 +223,23 @@ def dry_run(run: PaperRun, only: Sequence[str] = ()) -> list[dict[str, object]]:
 
 
 def table_1(run: PaperRun) -> list[Path]:
-    """All methods on all benchmarks, and the differences from the paper."""
-    title = "Cross-dataset evaluation"
-    written = tables.write_table(tables.dataset_table("table_1", title, "main", tables.MAIN, run.method_sets), run.out)
-    for scored in run.method_sets:
-        for table in against_paper(scored):
-            written += tables.write_table(replace(table, slug=f"table_1_difference_{scored.dataset}"), run.out)
-    return written
+    """All methods on all benchmarks."""
+    return write_measured(run, "table_1", "Cross-dataset evaluation", "main", tables.MAIN)
+
+
+def write_measured(run: PaperRun, slug: str, title: str, table: str, metrics: Sequence[str]) -> list[Path]:
+    """Measures of all methods on all benchmarks, and their differences from the paper."""
+    blocks, heads = list(tables.dataset_lines(table, run.method_sets)), tables.DATASET_HEADS
+    written = tables.write_table(tables.measured_table(slug, title, heads, metrics, blocks), run.out)
+    return written + tables.write_table(tables.difference_table(slug, title, heads, metrics, blocks), run.out)
 
 
 def table_2(run: PaperRun) -> list[Path]:
     """Architecture, objective, and aggregation with localization."""
-    return tables.write_table(tables.ablation_table(run.ablation), run.out)
+    title, heads = f"Ablations on {run.ablation.dataset}", tables.ABLATION_HEADS
+    blocks = list(tables.ablation_lines(run.ablation))
+    written = tables.write_table(tables.measured_table("table_2", title, heads, tables.MAIN, blocks), run.out)
+    return written + tables.write_table(tables.difference_table("table_2", title, heads, tables.MAIN, blocks), run.out)
 
 
 def table_a1(run: PaperRun) -> list[Path]:
@@ -208,16 +249,13 @@ def table_a1(run: PaperRun) -> list[Path]:
 
 def table_c1(run: PaperRun) -> list[Path]:
     """CMC accuracy at each threshold."""
-    title = "Threshold-wise CMC accuracy"
-    table = tables.dataset_table("table_c1", title, "thresholds", tables.THRESHOLDS, run.method_sets)
-    return tables.write_table(table, run.out)
+    return write_measured(run, "table_c1", "Threshold-wise CMC accuracy", "thresholds", tables.THRESHOLDS)
 
 
 def table_c2(run: PaperRun) -> list[Path]:
     """Visibility and continuity."""
     title = "Visibility and continuity diagnostics for CMC"
-    table = tables.dataset_table("table_c2", title, "visibility", tables.VISIBILITY, run.method_sets)
-    return tables.write_table(table, run.out)
+    return write_measured(run, "table_c2", title, "visibility", tables.VISIBILITY)
 
 
 def table_d1(run: PaperRun) -> list[Path]:
@@ -230,7 +268,7 @@ def table_d1(run: PaperRun) -> list[Path]:
 
 def cases_of(run: PaperRun) -> list[figures.Case]:
     """Cases of Figures 4 and F.1."""
-    return figures.find_cases(run.datasets, MAIN_CASES + FURTHER_CASES)
+    return figures.find_cases(run.shown, MAIN_CASES + FURTHER_CASES)
 
 
 def folders_of(run: PaperRun, method: str) -> dict[str, Path]:
@@ -282,22 +320,23 @@ def figure_f1(run: PaperRun) -> list[Path]:
 def figure_5(run: PaperRun) -> list[Path]:
     """Radar of the first benchmark."""
     scored = run.method_sets[0]
-    table = overview(scored, "figure_5", f"CMC on {scored.dataset}", figures.AXES)
+    blocks = tables.dataset_lines("main", [scored])
+    title = f"CMC on {scored.dataset}"
+    table = tables.measured_table("figure_5", title, tables.DATASET_HEADS, figures.AXES, blocks)
     return figures.save_figure(figures.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
 
 
 def figure_6(run: PaperRun) -> list[Path]:
     """Audit of adjudicators on held-out candidates."""
     result = audit(run.candidates, run.lpa, unweighted=run.preset == "paper")
-    paths = [run.out / "figure_6.md", run.out / "figure_6.json"]
-    texts = (
-        f"{result.sets} sets of {result.videos} videos\n\n{audit_table(result.stats)}\n",
-        json.dumps(plain(asdict(result))),
-    )
-    for path, text in zip(paths, texts, strict=True):
-        with atomic_write(path) as aside:
-            aside.write_text(text)
-    return figures.save_figure(audit_figure(result.stats), run.out, "figure_6") + paths
+    stated = tables.STATED["figure_6"]
+    title = f"Candidate weighting, {result.sets} sets of {result.videos} videos"
+    ours = {tables.LPA_EPE: tables.audit_cell(result.stats["lpa"].error)}
+    return [
+        *figures.save_figure(audit_figure(result.stats), run.out, "figure_6"),
+        *tables.write_table(tables.audit_summary(title, result.stats), run.out),
+        *tables.write_table(tables.stated_table("figure_6", title, stated, ours), run.out),
+    ]
 
 
 @torch.inference_mode()
@@ -315,16 +354,27 @@ def figure_c1(run: PaperRun) -> list[Path]:
     """Sensitivity on the first benchmark."""
     scored = run.method_sets[0]
     written = figures.save_figure(figures.sensitivity_figure(scored), run.out, "figure_c1")
-    for table in sensitivity(scored):
+    found = list(sensitivity(scored))
+    for table in found:
         written += tables.write_table(replace(table, slug=f"figure_c1_{table.slug}"), run.out)
-    return written
+    stated = tables.STATED["figure_c1"] if same_name("DAVIS", scored.dataset) else {}
+    ours = dict(zip(stated, tables.sensitivity_cells(found), strict=False))
+    title = f"Threshold sensitivity on {scored.dataset}"
+    return written + tables.write_table(tables.stated_table("figure_c1", title, stated, ours), run.out)
 
 
 def figure_e1(run: PaperRun) -> list[Path]:
     """Heat maps of the sweep."""
     figure = figures.sweep_figure(run.sweep_cells)
     table = replace(sweep_table(run.out / "sweep"), slug="figure_e1")
-    return figures.save_figure(figure, run.out, "figure_e1") + tables.write_table(table, run.out)
+    deployed = [one for one in run.sweep_cells if (one.masks, one.passes) == figures.DEPLOYED]
+    ours = {tables.DEPLOYED_EPE: Cell(f"{deployed[0].error:.2f}", deployed[0].error)} if deployed else {}
+    title = "Masks and re-evaluations: paper, ours, difference"
+    return [
+        *figures.save_figure(figure, run.out, "figure_e1"),
+        *tables.write_table(table, run.out),
+        *tables.write_table(tables.stated_table("figure_e1", title, tables.STATED["figure_e1"], ours), run.out),
+    ]
 
 
 PARTS = (

@@ -1,13 +1,15 @@
 """The tables of the paper, laid out as there: our figures, and in small print the paper's with the difference."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lpa_cwm.adjudicators.features import COMPRESSED, STATISTIC_NAMES
 from lpa_cwm.adjudicators.lpa import load_lpa
 from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.evaluation.audit import AdjudicatorStats, gap_closed
 from lpa_cwm.files import atomic_write
-from lpa_cwm.metrics import METRICS, Scores
+from lpa_cwm.metrics import METRICS, Estimate, Scores
 from lpa_cwm.report.page import WRITERS
 from lpa_cwm.report.results import MethodSet
 from lpa_cwm.report.tables import (
@@ -93,6 +95,21 @@ ADAPTERS = {
 """Table D.1, by the names of our adapters."""
 
 
+LPA_EPE = "LPA, EPE of the weighted endpoint, px"
+DEPLOYED_EPE = "LPA, M = 10, R = 1, final EPE, px"
+STATED = {
+    "figure_6": {LPA_EPE: 2.41},
+    "figure_c1": {
+        "LPA, DCA at 2 px of motion, %": 59.42,
+        "LPA, DCA at 8 px of motion, %": 58.30,
+        "LPA, CTS4 at c = 0.6, %": 58.79,
+        "LPA, CTS4 at c = 0.9, %": 56.29,
+    },
+    "figure_e1": {DEPLOYED_EPE: 2.1363},
+}
+"""What the paper's text states of its drawings (Appendices C and E)."""
+
+
 def write_table(table: Table, out: Path) -> list[Path]:
     """Write a table as CSV, Markdown and LaTeX."""
     paths = []
@@ -126,57 +143,94 @@ def beside_paper(cell: Cell, paper: float | None) -> Cell:
     return Cell(cell.text, cell.value, (f"paper {paper:.2f}", *gap), cell.undefined, cell.spread)
 
 
-def dataset_table(
-    slug: str, title: str, table: str, metrics: Sequence[str], method_sets: Sequence[MethodSet], note: str = NOTE
-) -> Table:
-    """Rows by data set and method: those of the paper in its order, then our further ones."""
-    columns = (Column("dataset", "Dataset"), Column("method", "Method"), *map(_column, metrics))
-    rows = []
+@dataclass(frozen=True)
+class Line:
+    """A row of one of the paper's tables: its labels, the paper's figures and ours, both by measure."""
+
+    heads: tuple[str, ...]
+    paper: Mapping[str, float]
+    ours: Mapping[str, Estimate]
+
+
+DATASET_HEADS = (Column("dataset", "Dataset"), Column("method", "Method"))
+ABLATION_HEADS = (Column("block", "Block"), Column("configuration", "Configuration"))
+
+
+def dataset_lines(table: str, method_sets: Sequence[MethodSet]) -> Iterator[list[Line]]:
+    """For each data set the methods of the paper in its order, then our further ones."""
     for scored in method_sets:
-        rows += with_best(columns, _dataset_rows(scored, published(table, scored.dataset), metrics))
+        mine: dict[str | None, list[Scores]] = {}
+        for scores in scored.methods:
+            mine.setdefault(paper_row(scores), []).append(scores)
+        lines = []
+        for name, figures in published(table, scored.dataset).items():
+            for scores in mine.pop(name, [None]):
+                label = name if scores is None else f"{name} ({scores.method})"
+                lines.append(_line(scored, scores, (scored.dataset, label), figures))
+        rest = [scores for group in mine.values() for scores in group]
+        yield lines + [_line(scored, scores, (scored.dataset, scores.method), {}) for scores in rest]
+
+
+def ablation_lines(scored: MethodSet) -> Iterator[list[Line]]:
+    """The blocks of Table 2."""
+    paper, mine = published("ablation", scored.dataset), {one.method: one for one in scored.methods}
+    for block, variants in BLOCKS.items():
+        yield [_line(scored, mine.get(variant), (block, row), paper.get(row, {})) for row, variant in variants.items()]
+
+
+def _line(scored: MethodSet, scores: Scores | None, heads: tuple[str, ...], paper: Mapping[str, float]) -> Line:
+    return Line(heads, paper, scored.estimates[scores.method] if scores else {})
+
+
+def measured_table(
+    slug: str,
+    title: str,
+    heads: Sequence[Column],
+    metrics: Sequence[str],
+    blocks: Iterable[Sequence[Line]],
+    note: str = NOTE,
+) -> Table:
+    """A table laid out as in the paper; the best of each block is marked."""
+    columns = (*heads, *map(_column, metrics))
+    rows = [row for block in blocks for row in with_best(columns, [_measured_row(line, metrics) for line in block])]
     return Table(slug, title, columns, tuple(rows), note)
 
 
-def _dataset_rows(scored: MethodSet, paper: Mapping[str, Mapping[str, float]], metrics: Sequence[str]) -> Iterator[Row]:
-    mine: dict[str | None, list[Scores]] = {}
-    for scores in scored.methods:
-        mine.setdefault(paper_row(scores), []).append(scores)
-    for name, figures in paper.items():
-        for scores in mine.pop(name, [None]):
-            label = name if scores is None else f"{name} ({scores.method})"
-            yield _measured_row(scored, scores, (scored.dataset, label), figures, metrics)
-    for scores in (one for rest in mine.values() for one in rest):
-        yield _measured_row(scored, scores, (scored.dataset, scores.method), {}, metrics)
-
-
-def _measured_row(
-    scored: MethodSet,
-    scores: Scores | None,
-    heads: Sequence[str],
-    paper: Mapping[str, float],
-    metrics: Sequence[str],
-) -> Row:
-    found = scored.estimates[scores.method] if scores else {}
+def _measured_row(line: Line, metrics: Sequence[str]) -> Row:
     cells = []
     for name in metrics:
-        cell = estimate_cell(found[name], METRICS[name]) if name in found else Cell("–", float("nan"))
-        cells.append(beside_paper(cell, paper.get(name)))
-    return Row((*map(text_cell, heads), *cells))
+        cell = estimate_cell(line.ours[name], METRICS[name]) if name in line.ours else Cell("–", float("nan"))
+        cells.append(beside_paper(cell, line.paper.get(name)))
+    return Row((*map(text_cell, line.heads), *cells))
 
 
-def ablation_table(scored: MethodSet) -> Table:
-    """Architecture, objective, and aggregation with localization (Table 2)."""
-    columns = (Column("block", "Block"), Column("configuration", "Configuration"), *map(_column, MAIN))
-    paper, mine = published("ablation", scored.dataset), {one.method: one for one in scored.methods}
+def difference_table(
+    slug: str, title: str, heads: Sequence[Column], metrics: Sequence[str], blocks: Iterable[Sequence[Line]]
+) -> Table:
+    """Paper, ours and difference in columns, for each figure that both have."""
     rows = []
-    for block, variants in BLOCKS.items():
-        part = [
-            _measured_row(scored, mine.get(variant), (block, row), paper.get(row, {}), MAIN)
-            for row, variant in variants.items()
-        ]
-        rows += with_best(columns, part)
-    title = f"Ablations on {scored.dataset}"
-    return Table("table_2", title, columns, tuple(rows), NOTE)
+    for line in (line for block in blocks for line in block):
+        for name in metrics:
+            if name in line.paper and name in line.ours:
+                label = _column(name).head
+                ours = estimate_cell(line.ours[name], METRICS[name])
+                rows.append(_difference_row((*line.heads, label), line.paper[name], ours))
+    columns = (*heads, Column("measure", "Measure"), *DIFFERENCE)
+    return Table(f"{slug}_difference", f"{title}: paper, ours, difference", columns, tuple(rows), NOTE)
+
+
+DIFFERENCE = (Column("paper", "Paper"), Column("ours", "Ours"), Column("difference", "Difference"))
+
+
+def _difference_row(heads: Sequence[str], paper: float, ours: Cell) -> Row:
+    gap = float(ours.value) - paper
+    return Row((*map(text_cell, heads), Cell(f"{paper:g}", paper), ours, Cell(f"{gap:+.2f}", gap)))
+
+
+def stated_table(slug: str, title: str, stated: Mapping[str, float], ours: Mapping[str, Cell]) -> Table:
+    """Paper, ours and difference for the figures of a drawing that the paper's text states."""
+    rows = [_difference_row((what,), paper, ours[what]) for what, paper in stated.items() if what in ours]
+    return Table(f"{slug}_difference", title, (Column("figure", "Figure"), *DIFFERENCE), tuple(rows), NOTE)
 
 
 def statistics_table(weights: Path) -> Table:
@@ -201,3 +255,28 @@ def adapters_table() -> Table:
     for name, words in ADAPTERS.items():
         rows.append(Row((*map(text_cell, words), text_cell("no" if BASELINES[name].missing() else f"as {name}"))))
     return Table("table_d1", "Visibility adaptation for external estimators", columns, tuple(rows))
+
+
+def audit_cell(error: Estimate) -> Cell:
+    """An endpoint error in pixels with its interval."""
+    return estimate_cell(error, METRICS["ad"])
+
+
+def audit_summary(title: str, stats: Mapping[str, AdjudicatorStats]) -> Table:
+    """Statistics of each adjudicator (Figure 6)."""
+    names = ("Adjudicator", "EPE, px", "Top-1 hit, %", "Effective support", "Gap closed, %")
+    columns = [Column(name.partition(",")[0].lower().replace(" ", "_"), name) for name in names]
+    columns += [Column(f"rank_{rank + 1}", f"Weight of rank {rank + 1}") for rank in range(len(stats["lpa"].by_rank))]
+    rows = []
+    for name, one in stats.items():
+        closed, plain = 100 * gap_closed(stats, name), [one.support, *one.by_rank]
+        support, *weights = (Cell(f"{mean.value:.3f}", mean.value, spread=(mean.low, mean.high)) for mean in plain)
+        cells = audit_cell(one.error), estimate_cell(one.hit, METRICS["coverage"]), support
+        rows.append(Row((text_cell(name), *cells, Cell(f"{closed:.0f}", closed), *weights)))
+    return Table("figure_6", title, tuple(columns), tuple(rows), "Means over videos with 95 % intervals over videos.")
+
+
+def sensitivity_cells(found: Sequence[Table]) -> list[Cell]:
+    """LPA at the settings of which the paper's text states figures: the outer ones of motion and of coverage."""
+    rows = [row.cells for table in found for row in table.rows if row.cells[0].text == "lpa"]
+    return [cell for cells in rows for cell in (cells[1], cells[-1])]

@@ -1,0 +1,73 @@
+"""Make docs/paper: every table and figure of the paper, by `lpa-cwm paper` on real and simulated videos.
+
+python benchmarks/paper_pages.py tapvid_davis32_dev.pkl real_dev.pkl [--work runs/paper] [--out docs/paper]
+
+Simulates videos for the training, for the audit and for the figures with frames, so that the pages show no frame of the
+real videos. Run it again to go on after a stop. RAFT is a row if `lpa-cwm data fetch raft` was run.
+"""
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from tyro.conf import Positional
+
+from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.cli.main import main, parse
+from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
+
+SIMULATED = {
+    "simulated": "--split val --clips 9 --per-file 3",
+    "val": "--split val --clips 20 --per-file 5 --seed 1",
+    "train": "--split train --clips 40 --per-file 5",
+}
+"""Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
+PART = "--videos 9 --max-tracks 5 --frames 6 --steps 400 --cases simulated"
+"""The part of the benchmarks that is used, and the updates of each training."""
+METHODS = ("uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
+
+
+@dataclass(frozen=True)
+class PaperPages:
+    """Simulate, run the command, and copy what it wrote."""
+
+    benchmarks: Annotated[tuple[Path, ...], Positional]
+    """Pickles of annotated real videos."""
+    work: Path = Path("runs/paper")
+    """Folder of data, runs and trainings; not part of the pages."""
+    out: Path = Path("docs/paper")
+    threads: int = 2
+
+    def run(self):
+        torch.set_num_threads(self.threads)
+        data = self.work / "data"
+        for name, options in SIMULATED.items():
+            fixed = "--form tapvid --recipe mixed --tracks 64"
+            main(["data", "simulate", "--out", str(data / name), *fixed.split(), *options.split()])
+        raft = [] if BASELINES["raft"].missing() else ["raft"]
+        rows = [*PART.split(), "--methods", *raft, *METHODS]
+        words = ["paper", "--data", *map(str, self.benchmarks), str(data), *rows, "--out", str(self.work / "paper")]
+        shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
+        # The pages name no folder of this machine.
+        run = parse(words).paper_run(shlex.join(["lpa-cwm", *shown]))
+        for result in make_parts(run):
+            print(result.paper, result.seconds, flush=True)
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir(parents=True)
+        for name in self.files(run.out):
+            shutil.copy(run.out / name, self.out / name)
+
+    def files(self, out: Path) -> Iterator[str]:
+        yield "index.md"
+        for part in PARTS:
+            if result := finished(out, part):
+                yield from result.files
+
+
+if __name__ == "__main__":
+    tyro.cli(PaperPages).run()
