@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,64 +13,78 @@ from lpa_cwm.cli.main import COMMANDS, main, parse
 from lpa_cwm.config import PAPER, PRESETS, TrackerConfig
 from lpa_cwm.pair_tracking import decode_candidates
 from lpa_cwm.probe import first_pass, observe_pair
+from lpa_cwm.registry import load_world
 from lpa_cwm.training.caching import CacheSettings
 from lpa_cwm.training.loop import load_checkpoint
 from lpa_cwm.training.lpa import LpaTraining, init_network, train_lpa
 from lpa_cwm.training.objective import TEMPERATURE, Objective
+from lpa_cwm.training.pair_sampling import FlowFilter
 from lpa_cwm.types import Judgement
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
+from test_docs import table
 from test_lpa_training import job
 
-TRACKER = {
-    # Section 4.1: "We fix M=10, use one paired re-evaluation (R=1), set beta=200, and apply two windowed
-    # localization updates."
-    "masks": 10,
-    "passes": 1,
-    "sharpness": 200.0,
-    "windows": 2,
-    # Section 3.4: "each target is predicted from the fixed first-visible query without recursion".
-    "gaps": (),
-    # Eq. 8: d(u) = 1/3 ||sum_m w_m Delta_m(u)||_1.
-    "reduce": "mean",
-    # Section 3.4: "The discrete argmax of pi^(2) gives the initial endpoint"; Appendix A: "The discrete peak of the
-    # resulting response distribution gives the refined endpoint."
-    "subpixel": False,
-    # Appendix A: s = 1/M sum_m s_m, v = 1[s >= 0.05]; "This frozen CWM visibility rule is shared by Uniform CWM,
-    # APA-CWM, and LPA-CWM."
-    "strength": "mean",
-    "visibility_threshold": 0.05,
-    "calibration": None,
-    # Appendix A: "the initial endpoint determines the center of the heuristic masking applied to the target frame ...
-    # A fresh set of M masks is sampled": one endpoint, one set of masks.
-    "reevaluation": "query",
-    "mask_sharing": "query",
-    # Not in the text: the rule of the official code, which reveals the first hidden patches.
-    "reveal": "raster",
-    # Appendix A: "The crop side follows s_r = s_1 eta^(r-1) with fixed eta=0.75".
-    "zoom": 0.75,
+# The setting, its value, and the words of the paper that fix it; no words where the text is silent.
+TRACKER_TEXT = {
+    "masks": (10, r"We fix $M=10$"),
+    "passes": (1, r"use one paired re-evaluation ($R=1$)"),
+    "sharpness": (200.0, r"set $\beta_\pi=200$"),
+    "windows": (2, "apply two windowed localization updates"),
+    "gaps": ((), "each target is predicted from the fixed first-visible query without recursion"),
+    "reduce": ("mean", r"\frac{1}{3} \left\| \overline{\boldsymbol{\Delta}}_w(\mathbf{u}) \right\|_1"),
+    "subpixel": (False, "The discrete peak of the resulting response distribution gives the refined endpoint."),
+    "strength": ("mean", r"s=\frac{1}{M}\sum_{m=1}^{M}s_m"),
+    "visibility_threshold": (0.05, r"\hat{v}=\mathbb{1}[s\geq0.05]"),
+    "calibration": (None, "This frozen CWM visibility rule is shared by Uniform CWM, APA-CWM, and LPA-CWM."),
+    # One endpoint, one set of masks.
+    "reevaluation": ("query", "the initial endpoint determines the center of the heuristic masking"),
+    "mask_sharing": ("query", "CWM independently processes the corresponding query--target pair"),
+    # The rule of the official code, which reveals the first hidden patches.
+    "reveal": ("raster", ""),
+    "zoom": (0.75, r"The crop side follows $s_r=s_1\eta^{r-1}$ with fixed $\eta=0.75$"),
 }
-TRAINING = {
-    # Appendix A: "AdamW uses a learning rate of 3e-4, batch size 16, and a cosine schedule."
-    "rate": 3e-4,
-    "batch": 16,
-    # Section 3.3 names four sources of information, SetEnc and h_score; "LPA has no separate visibility head".
-    "interaction": True,
-    "visual": True,
-    "visibility_head": False,
+ALL_OF_IT = (
+    "Candidate order is randomly permuted during training. AdamW uses a learning rate of $3\\times10^{-4}$, batch"
+)
+"""The text describes sampling, order of candidates, optimizer and selection: nothing of what these settings do."""
+TRAINING_TEXT = {
+    "rate": (3e-4, r"AdamW uses a learning rate of $3\times10^{-4}$"),
+    "batch": (16, "batch size 16, and a cosine schedule"),
+    "interaction": (True, "It compares all candidate tokens, after which a shared scoring head"),
+    "visual": (True, "LPA represents each candidate using four sources of information."),
+    "visibility_head": (False, "LPA has no separate visibility head"),
     # Candidates come from one frame: there are no paths.
-    "path": False,
-    "source_dropout": 0.0,
-    # Appendix A, "LPA training", describes sampling, order of candidates, optimizer and selection: nothing of these.
-    "clip": math.inf,
-    "oversample": 1,
-    "augment": False,
-    "average": False,
-    "max_oracle_error": math.inf,
+    "path": (False, "LPA represents each candidate using four sources of information."),
+    "source_dropout": (0.0, ALL_OF_IT),
+    "clip": (math.inf, ALL_OF_IT),
+    "oversample": (1, ALL_OF_IT),
+    "augment": (False, ALL_OF_IT),
+    "average": (False, ALL_OF_IT),
+    "max_oracle_error": (math.inf, "each training sample retains the complete $M=10$ candidate set"),
 }
-# Eq. 7: KL + lambda_1 SmoothL1 + lambda_2 CE; "Here we set lambda_1=2 and lambda_2=0.2."
-OBJECTIVE = {"coordinate": 2.0, "rank": 0.2, "visibility": 0.0, "decoded": 0.0}
-# Section 3.3: "candidate sets of size M=10 generated from adjacent MOVi-F frames", of points with a true endpoint.
-CACHE = {"masks": 10, "gaps": (1, 1), "hidden": 0}
+LAMBDAS = r"Here we set $\lambda_1=2$ and $\lambda_2=0.2$."
+THREE = "Training combines distribution matching, weighted-coordinate localization, and best-candidate ranking."
+OBJECTIVE_TEXT = {
+    "coordinate": (2.0, LAMBDAS),
+    "rank": (0.2, LAMBDAS),
+    "visibility": (0.0, THREE),
+    "decoded": (0.0, THREE),
+}
+ADJACENT = "candidate sets of size $M=10$ generated from adjacent MOVi-F frames"
+CACHE_TEXT = {
+    "masks": (10, ADJACENT),
+    "gaps": ((1, 1), ADJACENT),
+    "hidden": (0, "dense forward motion provides the oracle target endpoint"),
+}
+FILTER_TEXT = {
+    "disagreement": (2.0, r"A correspondence is retained only when $e_{\mathrm{fb}}\leq2.0$ pixels"),
+    "border": (4.0, "both the source and warped target are at least four pixels from the image boundary"),
+    "motion": (0.25, "requires a minimum motion magnitude of 0.25 pixels at the native resolution"),
+}
+ELSEWHERE = (r"\tau_q=4 .", "The complete LPA module contains 3,000,257 trainable parameters.")
+TEXTS = (TRACKER_TEXT, TRAINING_TEXT, OBJECTIVE_TEXT, CACHE_TEXT, FILTER_TEXT)
+TRACKER, TRAINING, OBJECTIVE, CACHE, FILTER = ({name: value for name, (value, _) in one.items()} for one in TEXTS)
+PAPER_TEXT = Path(__file__).parents[2] / "shared/paper"
 
 
 def test_every_setting_equals_the_text():
@@ -76,7 +92,95 @@ def test_every_setting_equals_the_text():
     assert PAPER.training == TRAINING
     assert PAPER.objective == OBJECTIVE
     assert PAPER.cache == CACHE
+    assert dataclasses.asdict(FlowFilter()) == FILTER
     assert TEMPERATURE == 4  # Eq. 6: tau_q = 4.
+
+
+@pytest.mark.skipif(not PAPER_TEXT.is_dir(), reason="the text of the paper is not here")
+def test_the_words_are_the_papers():
+    """Also by number: a value stands in the words that fix it, unless it is a word there or the setting is off."""
+    (path,) = PAPER_TEXT.glob("*.txt")
+    text = " ".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("%"))
+    text = " ".join(text.split())
+    for name, (value, words) in (item for one in TEXTS for item in one.items()):
+        assert words in text, name
+        if type(value) in (int, float) and value not in (0, math.inf) and name not in AS_WORDS:
+            assert f"{value:g}" in words or f"{value}" in words, name
+    assert all(words in text for words in ELSEWHERE)
+
+
+AS_WORDS = {"windows": "two", "border": "four", "rate": "3e-4", "oversample": "once"}
+
+
+def numbers(cell):
+    return [float(one) for one in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", cell.replace(",", ""))]
+
+
+ROWS = {
+    "Sources of candidates": ("gaps",),
+    "Masks (M)": ("masks",),
+    "First masks": ("mask_sharing",),
+    "Re-evaluations (R)": ("passes",),
+    "Masks of re-evaluations": ("reevaluation",),
+    "Patches revealed in exchange": ("reveal",),
+    "Crop ratio of later re-evaluations": ("zoom",),
+    "Sharpness (beta) and windows": ("sharpness", "windows"),
+    "Reduction over colors": ("reduce",),
+    "Endpoint": ("subpixel",),
+    "Response strength": ("strength",),
+    "Visibility": ("visibility_threshold", "calibration"),
+    "Network of LPA": ("interaction", "visual", "visibility_head"),
+    "Weights of coordinate and best candidate": ("coordinate", "rank"),
+    "Weights of visibility and decoded endpoint": ("visibility", "decoded"),
+    "Learning rate and batch": ("rate", "batch"),
+    "Gradient clipping": ("clip",),
+    "Showings of sets with disagreeing candidates": ("oversample",),
+    "Mirroring, transposing, recoloring": ("augment",),
+    "Paths of candidates in the token": ("path",),
+    "Left-out candidates of a gap": ("source_dropout",),
+    "Averaged weights": ("average",),
+    "Largest error of the best candidate in a set": ("max_oracle_error",),
+    "Frame gaps in training": ("gaps",),
+    "Hidden points in training": ("hidden",),
+}
+"""Rows of the table of both presets in docs/protocol.md, and the settings that each states."""
+
+
+def test_the_protocol_page_states_both_columns():
+    """Every setting has a row, and its cells begin with the values of both presets."""
+    shown = {row[0]: row[1:] for row in table(PROTOCOL, "setting")}
+    assert list(shown) == list(ROWS)
+    ours = dataclasses.asdict(load_world("learned").defaults)
+    training = dataclasses.asdict(LpaTraining())
+    # The tracker has a batch of its own, which changes memory only.
+    ours.pop("batch")
+    columns = (
+        PAPER.cache | PAPER.tracker | PAPER.training | PAPER.objective,
+        PRESETS["default"].cache | ours | training | training["objective"],
+    )
+    assert {name for names in ROWS.values() for name in names} == set(columns[0])
+    for label, names in ROWS.items():
+        kinds = (PAPER.cache, PRESETS["default"].cache) if label.endswith("in training") else columns
+        for values, cell in zip(kinds, shown[label][:2], strict=True):
+            check_cell(label, [values[name] for name in names], cell)
+
+
+def check_cell(label, values, cell):
+    """Numbers in their order; switches as yes or no, or in words that differ between the columns."""
+    found = numbers(cell)
+    expected = [one for value in values for one in (value if isinstance(value, tuple) else [value])]
+    plain = [float(one) for one in expected if type(one) in (int, float) and math.isfinite(one)]
+    assert found[: len(plain)] == plain, f"{label}: {cell}"
+    if any(one == math.inf for one in expected):
+        assert cell.startswith("none"), label
+    if all(type(one) is bool for one in expected) and len(expected) == 1 and label != "Endpoint":
+        assert cell.startswith("yes" if expected[0] else "no"), label
+    for one in expected:
+        if isinstance(one, str):
+            assert f"`{one}`" in cell, f"{label}: {cell}"
+
+
+PROTOCOL = Path(__file__).parents[1] / "docs/protocol.md"
 
 
 def test_no_setting_is_left_to_our_defaults():
