@@ -69,6 +69,17 @@ def test_files_are_short_and_introduced(path):
     assert ast.get_docstring(ast.parse(text))
 
 
+def test_no_public_function_name_occurs_twice():
+    """`main` alone is that of every program."""
+    public = [
+        node.name
+        for path in SOURCES
+        for node in parsed(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main"
+    ]
+    assert not {name for name, count in Counter(public).items() if count > 1}
+
+
 def test_no_drawers():
     forbidden = {"utils", "misc", "helpers", "common", "core", "base", "builder", "manager", "wrapper"}
     assert not {path.stem for path in SOURCES} & forbidden

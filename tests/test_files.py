@@ -53,7 +53,7 @@ def make_cache(folder):
     sets = CandidateSets(
         **{name: torch.zeros(shape) for name, shape in shapes.items()}, pair=torch.zeros(1, dtype=torch.int)
     )
-    feature_cache.write_video(folder / "000000.safetensors", sets, "a")
+    feature_cache.write_sets(folder / "000000.safetensors", sets, "a")
 
 
 def make_movi(folder):

@@ -1,5 +1,7 @@
 """Laws of coordinates: round trips, centers, views."""
 
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,11 +9,9 @@ from hypothesis import strategies as st
 from lpa_cwm.geometry import (
     Crop,
     axis_centers,
-    bilinear_neighbors,
     center_of,
     center_of_flat,
     centered_grid,
-    clamp_to_centers,
     from_sampler,
     index_of,
     inside,
@@ -19,6 +19,7 @@ from lpa_cwm.geometry import (
     patch_of,
     pixel_centers,
     rescale,
+    sample_bilinear,
     to_continuous_index,
     to_sampler,
 )
@@ -79,15 +80,16 @@ def test_sampler_coordinates_round_trip(hw, u, v):
 
 
 @given(sizes, st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
-def test_bilinear_weights_of_clamped_points_give_the_sampled_value(hw, u, v):
+def test_a_bilinear_value_is_the_weighted_mean_of_four_pixels(hw, u, v):
+    """Outside the outermost pixel centers the border is repeated."""
     image = torch.rand(hw, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     xy = torch.tensor([u * hw[1], v * hw[0]], dtype=torch.float64)
-    before, fraction = bilinear_neighbors(clamp_to_centers(xy, hw))
-    (x0, y0), (x1, y1) = (index_of(point, hw).tolist() for point in (before, before + 1))
-    upper, lower = (image[y, x0] + fraction[0] * (image[y, x1] - image[y, x0]) for y in (y0, y1))
-    grid = to_sampler(xy, hw)[None, None, None]
-    expected = torch.nn.functional.grid_sample(image[None, None], grid, padding_mode="border", align_corners=False)
-    torch.testing.assert_close(upper + fraction[1] * (lower - upper), expected[0, 0, 0, 0])
+    column, row = to_continuous_index(xy).clamp(min=torch.zeros(2), max=torch.tensor([hw[1] - 1, hw[0] - 1])).tolist()
+    left, top = math.floor(column), math.floor(row)
+    right, bottom = min(left + 1, hw[1] - 1), min(top + 1, hw[0] - 1)
+    upper, lower = (image[y, left] + (column - left) * (image[y, right] - image[y, left]) for y in (top, bottom))
+    found = sample_bilinear(image[None, None], xy[None, None])
+    torch.testing.assert_close(found[0, 0, 0], upper + (row - top) * (lower - upper))
 
 
 def test_grids_of_centers_agree():

@@ -11,7 +11,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.io import video
 from lpa_cwm.synth.images import procedural_photo
 from lpa_cwm.synth.pairs import split_of
-from lpa_cwm.synth.video_pairs import VideoPairs, decode_folder, difference, find_cuts, group_of, memmap, shots_of
+from lpa_cwm.synth.video_pairs import VideoPairs, decode_folder, find_cuts, frame_difference, group_of, memmap, shots_of
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "natural"
 
@@ -96,7 +96,7 @@ def test_what_stands_still_is_passed_over(tmp_path):
     pairs = [picky.pair(index, 48) for index in range(40)]
     assert np.mean([(p.source.float() - p.target.float()).abs().mean() > 3 for p in pairs]) > 0.9
     lax = replace(picky, motion=0.0)
-    still = [difference(*lax.crops(np.random.default_rng(i), 48)) < 1 for i in range(40)]
+    still = [frame_difference(*lax.crops(np.random.default_rng(i), 48)) < 1 for i in range(40)]
     assert np.mean(still) > 0.4
 
 

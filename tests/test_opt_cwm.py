@@ -33,11 +33,11 @@ from lpa_cwm.worlds.opt_cwm.world import (
     PUBLISHED,
     OptCwm,
     UnusedKeys,
-    load,
+    load_converted,
     load_folder,
     load_published,
     resize_positions,
-    save,
+    save_converted,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -302,7 +302,7 @@ def test_official_crops_are_nested_with_truncated_sides_and_hold_query_and_endpo
 
 def test_conversion_keeps_every_weight_and_the_architecture(tmp_path):
     world = tiny()
-    again = load(save(world, tmp_path / "world.safetensors"))
+    again = load_converted(save_converted(world, tmp_path / "world.safetensors"))
     assert again.predictor.architecture == TINY
     for name, tensor in world.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
@@ -396,6 +396,6 @@ def test_a_base_checkpoint_is_not_a_generator():
 def test_an_unconverted_file_is_refused(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not a converted"):
-        load(tmp_path / "x.safetensors")
+        load_converted(tmp_path / "x.safetensors")
     with pytest.raises(InputError, match="does not exist"):
-        load(tmp_path / "y.safetensors")
+        load_converted(tmp_path / "y.safetensors")

@@ -109,7 +109,7 @@ def test_noise_is_at_the_stated_level_and_a_silent_score_gains_nothing(photos):
 
 def test_crops_depend_on_the_key_alone_and_stay_in_range():
     photos = [torch.randint(256, (3, 60, 80), dtype=torch.uint8, generator=generator("pixels", i)) for i in range(3)]
-    first, again, other = (score_model.random_crop(photos, 32, generator("crop", i)) for i in (1, 1, 2))
+    first, again, other = (score_model.denoising_crop(photos, 32, generator("crop", i)) for i in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.shape == (3, 32, 32)
@@ -118,7 +118,7 @@ def test_crops_depend_on_the_key_alone_and_stay_in_range():
 
 def test_crops_keep_colors():
     photo = torch.tensor([0, 255, 51], dtype=torch.uint8)[:, None, None].expand(3, 50, 50)
-    crop = score_model.random_crop([photo], 32, generator("flat"))
+    crop = score_model.denoising_crop([photo], 32, generator("flat"))
     torch.testing.assert_close(crop, torch.tensor([-1.0, 1.0, -0.6])[:, None, None].expand(3, 32, 32))
 
 

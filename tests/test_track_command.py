@@ -249,7 +249,7 @@ def test_an_interrupt_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize("backward", [False, True])
 def test_frame_by_frame_gives_what_tracking_gives(clip, backward):
     from lpa_cwm import registry
-    from lpa_cwm.clip_tracking import track_clip
+    from lpa_cwm.tracker import track_clip
     from lpa_cwm.types import Grid
 
     tracker = registry.load_cwm("uniform", "toy", masks=2)
@@ -304,7 +304,7 @@ def test_an_interrupted_baseline_keeps_what_it_found(name):
     """The frames raise as Ctrl-C does; results up to there are those of a run that was not interrupted."""
     pytest.importorskip("cv2")
     from lpa_cwm import registry
-    from lpa_cwm.clip_tracking import track_clip
+    from lpa_cwm.tracker import track_clip
     from lpa_cwm.types import Clip, Grid
 
     frames = toy_clip(ToyMotion(shift=(0.02, 0.0)), 8, (64, 64)).frames

@@ -161,16 +161,6 @@ def is_disk_full(error: Exception, folder: Path) -> bool:
     return "os error 28" in str(error) or shutil.disk_usage(folder).free < BLOCK
 
 
-FIGURES = (".png", ".pdf", ".svg")
-
-
-def figure_path(path: Path) -> Path:
-    """A path whose suffix says which kind of figure is wanted, or a sentence before any work is done."""
-    if path.suffix.lower() not in FIGURES:
-        raise InputError(f"{path} is no name for a figure; give one that ends in {', '.join(FIGURES)}.")
-    return path
-
-
 def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | None = None) -> None:
     """Claim a folder for files of one kind: create `path` with the settings, or refuse if it holds other settings.
 

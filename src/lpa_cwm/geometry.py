@@ -86,17 +86,6 @@ def from_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
     return (xy + 1) / 2 * size
 
 
-def clamp_to_centers(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
-    """The nearest point between the first and the last pixel center: sampling there repeats the border."""
-    return xy.clamp(min=xy.new_tensor(0.5), max=xy.new_tensor([hw[1] - 0.5, hw[0] - 0.5]))
-
-
-def bilinear_neighbors(xy: Float[Tensor, "*b 2"]) -> tuple[Float[Tensor, "*b 2"], Float[Tensor, "*b 2"]]:
-    """The pixel center to the upper left of a point, and the point's distance from it: bilinear weights per axis."""
-    before = (xy - 0.5).floor() + 0.5
-    return before, xy - before
-
-
 def patch_of(xy: Float[Tensor, "*b 2"], hw: HW, patch: int) -> Int[Tensor, "*b 2"]:
     """(column, row) of the patch that holds the point."""
     return index_of(xy, hw) // patch
@@ -161,12 +150,6 @@ def crop_points(xy: Float[Tensor, "b 2"], extent: float, size: int) -> Float[Ten
     offsets = torch.linspace(-extent / 2, extent / 2, size, dtype=xy.dtype, device=xy.device)
     square = torch.stack(torch.meshgrid(offsets, offsets, indexing="xy"), dim=-1)
     return rearrange(xy[:, None, None] + square, "b i j d -> b (i j) d")
-
-
-def gather_patches(image: Float[Tensor, "b c h w"], patches: Int[Tensor, "b n"], side: int) -> Float[Tensor, "b n c s"]:
-    """Pixels of the patches with the given raster numbers; the image is cut into squares of `side` pixels."""
-    pixels = rearrange(image, "b c (i u) (j v) -> b (i j) c (u v)", u=side, v=side)
-    return pixels.gather(1, patches[:, :, None, None].expand(-1, -1, *pixels.shape[2:]))
 
 
 def unit_range(frame: UInt8[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:

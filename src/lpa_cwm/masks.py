@@ -36,11 +36,6 @@ def balanced_masks(count: int, patches: int, *identity: KeyPart, hidden_share: f
     return (rank - start) % patches < int(hidden_share * patches)
 
 
-def mask_of(patches: Int[Tensor, "b n"], count: int) -> Bool[Tensor, "b p"]:
-    """True at the patches with the given raster numbers."""
-    return torch.zeros(len(patches), count, dtype=torch.bool, device=patches.device).scatter(1, patches, True)
-
-
 def mask_pixels(masks: Bool[Tensor, "m p"], columns: int, patch: int) -> Bool[Tensor, "m h w"]:
     """A value per patch as a value per pixel; `columns` patches make a row."""
     return repeat(masks, "m (r c) -> m (r i) (c j)", c=columns, i=patch, j=patch)

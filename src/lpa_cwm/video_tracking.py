@@ -14,7 +14,6 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import EstimateTable
 from lpa_cwm.files import data_files
@@ -33,11 +32,11 @@ from lpa_cwm.io.inputs import (
     select_frames,
     spaced_grid,
 )
-from lpa_cwm.io.tracks import TrackSource, save_tracks, table
+from lpa_cwm.io.tracks import TrackSource, save_tracks, to_rows
 from lpa_cwm.io.video import PICTURES, FrameStream, read
 from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
 from lpa_cwm.registry import bundled_clip, load, resolve_device
-from lpa_cwm.tracker import CwmTracker, validate_queries
+from lpa_cwm.tracker import CwmTracker, track_clip, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
@@ -274,7 +273,7 @@ class StreamJob:
             for estimate in tracker.stream(arriving(), self.points.queries, self.stream.name):
                 self.done.append(estimate)
                 source = TrackSource([len(self.done) - 1], self.stream.fps, track_ids=self.points.track_ids)
-                for row in table(self.done.to_tracks(first=len(self.done) - 1), source):
+                for row in to_rows(self.done.to_tracks(first=len(self.done) - 1), source):
                     self.on_row(row)
                 yield latest[0]
         except KeyboardInterrupt:

@@ -106,9 +106,9 @@ def score_model(path):
 
 
 def opt_cwm(path):
-    from lpa_cwm.worlds.opt_cwm.world import load
+    from lpa_cwm.worlds.opt_cwm.world import load_converted
 
-    load(path)
+    load_converted(path)
 
 
 def opt_cwm_published(path):

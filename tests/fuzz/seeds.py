@@ -106,7 +106,7 @@ def checkpoint(folder):
 
 def feature_cache(folder):
     from lpa_cwm.adjudicators.features import STATISTICS
-    from lpa_cwm.training.feature_cache import CandidateSets, write_video
+    from lpa_cwm.training.feature_cache import CandidateSets, write_sets
 
     g, m = 2, 2
     images = {"source": (g, 3), "target": (g, m, 3), "local_response": (g, m), "response": (g, m)}
@@ -120,8 +120,8 @@ def feature_cache(folder):
         apa_weights=torch.rand(g, m),
         response_sigma=torch.ones(g),
     )
-    write_video(folder / "000000.safetensors", sets, "a")
-    write_video(folder / "000001.safetensors", None, "b")
+    write_sets(folder / "000000.safetensors", sets, "a")
+    write_sets(folder / "000001.safetensors", None, "b")
     return [folder / "000000.safetensors", folder / "000001.safetensors"]
 
 
@@ -146,9 +146,9 @@ def tiny_opt_cwm():
 
 
 def opt_cwm(folder):
-    from lpa_cwm.worlds.opt_cwm.world import save
+    from lpa_cwm.worlds.opt_cwm.world import save_converted
 
-    return [save(tiny_opt_cwm(), folder / "opt_cwm.safetensors")]
+    return [save_converted(tiny_opt_cwm(), folder / "opt_cwm.safetensors")]
 
 
 PUBLISHED_NAMES = (

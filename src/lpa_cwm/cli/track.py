@@ -192,7 +192,7 @@ deeplabcut (.csv, .h5)."""
 
     def track(self, tracker: "Tracker", job: "VideoJob") -> None:
         """Track one clip and write its files; after Ctrl-C what was tracked is written."""
-        from lpa_cwm.clip_tracking import track_clip
+        from lpa_cwm.tracker import track_clip
 
         result = track_clip(tracker, job.clip, job.queries, backward=self.backward, quiet=self.json)
         written = job.write(result.tracks)

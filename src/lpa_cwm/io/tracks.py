@@ -78,7 +78,7 @@ def writer_of(path: Path, form: str | None = None) -> Callable[[Tracks, Path, Tr
     return FORMS[form, suffix]
 
 
-def to_npz(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
+def write_npz(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
     """All fields that are known, as arrays."""
     arrays = {name: value.cpu().numpy() for name, value in tracks.known().items()}
     if source and source.frames is not None:
@@ -93,9 +93,9 @@ def _write_arrays(path: Path, arrays: dict[str, Any]) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def to_csv(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
+def write_csv(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
     """A row per point and frame from its query on."""
-    rows = table(tracks, source or TrackSource())
+    rows = to_rows(tracks, source or TrackSource())
     with atomic_write(path) as aside, aside.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["track", "frame", "x", "y", "visible"])
         writer.writeheader()
@@ -135,7 +135,7 @@ def _finite(value: float | int) -> float | int | None:
 PRECISION = {"x": ".3f", "y": ".3f", "time": ".4f"}
 
 
-def table(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
+def to_rows(tracks: Tracks, source: TrackSource) -> list[dict[str, Any]]:
     """A row per point and frame from its query on; a column `time` in seconds where the rate is known."""
     known = {name: value.cpu() for name, value in tracks.known().items()}
     xy, visible = known.pop("xy"), known.pop("visible")
@@ -241,7 +241,7 @@ def to_pandas(tracks: Tracks, source: TrackSource | None = None) -> Any:
         import pandas
     except ImportError as error:
         raise InputError("A data frame needs pandas: pip install pandas.") from error
-    return pandas.DataFrame(table(tracks, source or TrackSource()))
+    return pandas.DataFrame(to_rows(tracks, source or TrackSource()))
 
 
 def to_supervision(tracks: Tracks, frame: int) -> Any:
@@ -255,12 +255,12 @@ def to_supervision(tracks: Tracks, frame: int) -> Any:
     return supervision.KeyPoints(xy=xy, confidence=confidence.cpu().numpy().astype(np.float32)[None])
 
 
-def to_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """An object per track with its points; numbers that are not known or not finite are null."""
     found: dict[int, dict[str, Any]] = {}
     for number in map(source.track_id, range(len(tracks.xy))):
         found[number] = {"track": number, "points": []}
-    for row in table(tracks, source):
+    for row in to_rows(tracks, source):
         point = {name: _finite(value) for name, value in row.items() if name != "track"}
         found[row["track"]]["points"].append(point)
     _write_json(
@@ -279,7 +279,7 @@ def queries_of(tracks: Tracks) -> np.ndarray:
     return (~tracks.xy[..., 0].isnan()).int().argmax(1).cpu().numpy()
 
 
-def to_tapvid(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_tapvid(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """TAP-Vid's arrays in the clip's pixels: tracks [n t 2], occluded [n t], query_points [n 3] as t, y, x."""
     first = queries_of(tracks)
     xy = tracks.xy.cpu().numpy()
@@ -290,7 +290,7 @@ def to_tapvid(tracks: Tracks, path: Path, source: TrackSource) -> None:
     _write_arrays(path, {"tracks": known.astype(np.float32), "occluded": occluded, "query_points": points})
 
 
-def to_coco(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_coco(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """COCO keypoints: an image per frame, one annotation with all points; v is 2 visible, 1 hidden, 0 not tracked."""
     height, width = source.hw or (0, 0)
     count, frames = tracks.visible.shape
@@ -322,7 +322,7 @@ def _point_names(count: int, source: TrackSource) -> list[str]:
     return [f"point{source.track_id(row)}" for row in range(count)]
 
 
-def to_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """CVAT for video 1.1: a track of points for each track; `outside` where it is not tracked."""
     root = ElementTree.Element("annotations")
     ElementTree.SubElement(root, "version").text = "1.1"
@@ -352,7 +352,7 @@ def deeplabcut_columns(tracks: Tracks, source: TrackSource) -> tuple[list[tuple[
     return columns, values.transpose(0, 1).flatten(1).cpu().numpy()
 
 
-def to_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """DeepLabCut's table with its three header rows."""
     columns, values = deeplabcut_columns(tracks, source)
     with atomic_write(path) as aside, aside.open("w", newline="") as file:
@@ -363,7 +363,7 @@ def to_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
             writer.writerow([source.number(index), *("" if value != value else f"{value:.3f}" for value in row)])
 
 
-def to_deeplabcut_h5(tracks: Tracks, path: Path, source: TrackSource) -> None:
+def write_deeplabcut_h5(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """DeepLabCut's HDF5 file; needs pandas and tables."""
     require_hdf5()
     import pandas
@@ -385,17 +385,17 @@ def require_hdf5() -> None:
 
 
 WRITERS: dict[str, Callable[[Tracks, Path, TrackSource], None]] = {
-    ".csv": to_csv,
-    ".json": to_json,
-    ".npz": to_npz,
-    ".h5": to_deeplabcut_h5,
-    ".xml": to_cvat,
+    ".csv": write_csv,
+    ".json": write_json,
+    ".npz": write_npz,
+    ".h5": write_deeplabcut_h5,
+    ".xml": write_cvat,
 }
 FORMS: dict[tuple[str, str], Callable[[Tracks, Path, TrackSource], None]] = {
-    ("tapvid", ".npz"): to_tapvid,
-    ("coco", ".json"): to_coco,
-    ("cvat", ".xml"): to_cvat,
-    ("deeplabcut", ".csv"): to_deeplabcut_csv,
-    ("deeplabcut", ".h5"): to_deeplabcut_h5,
+    ("tapvid", ".npz"): write_tapvid,
+    ("coco", ".json"): write_coco,
+    ("cvat", ".xml"): write_cvat,
+    ("deeplabcut", ".csv"): write_deeplabcut_csv,
+    ("deeplabcut", ".h5"): write_deeplabcut_h5,
 }
 """Formats that a suffix does not tell."""

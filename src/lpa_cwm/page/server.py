@@ -21,7 +21,6 @@ from torch import Tensor
 
 from lpa_cwm import registry
 from lpa_cwm.baselines.registry import BASELINES
-from lpa_cwm.clip_tracking import track_clip
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.tracks import TrackSource, save_tracks
@@ -31,7 +30,7 @@ from lpa_cwm.page.guard import Limits, LockedFrames, accept_upload, first_frames
 from lpa_cwm.page.session import Point, Results, Session, queries
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
 from lpa_cwm.registry import GALLERY, bundled_clip
-from lpa_cwm.tracker import CwmTracker, track_many
+from lpa_cwm.tracker import CwmTracker, track_clip, track_many
 from lpa_cwm.types import Clip, Frames, Tracks
 
 TAB = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -174,7 +174,7 @@ def video_stills(shots: Iterable[Shot], split: Split, folder: Path) -> tuple[Pat
     return tuple(data_files(folder, "*.png"))
 
 
-def difference(first: Pixels, second: Pixels) -> float:
+def frame_difference(first: Pixels, second: Pixels) -> float:
     """Mean difference in gray levels, from every fourth pixel."""
     return float(np.abs(first[::4, ::4].astype(np.int16) - second[::4, ::4]).mean())
 
@@ -240,7 +240,7 @@ class VideoPairs:
         rng = numpy_rng(self.name, self.seed, index)
         crops = self.crops(rng, size)
         for _ in range(ATTEMPTS - 1):
-            if difference(*crops) >= self.motion:
+            if frame_difference(*crops) >= self.motion:
                 break
             crops = self.crops(rng, size)
         first, second = (resize_crop(crop, size) for crop in crops)

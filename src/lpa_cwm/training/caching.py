@@ -33,7 +33,7 @@ from lpa_cwm.training.feature_cache import (
     CandidateSets,
     FeatureRecorder,
     RecordingJob,
-    concatenate,
+    concatenate_sets,
     fill_cache,
 )
 from lpa_cwm.training.pair_sampling import FlowPairSampler, sample_rows, training_pairs
@@ -75,7 +75,7 @@ class RolloutRecorder:
         give(online, Queries(sample.truth.xy[rows, 0], torch.zeros(len(rows), dtype=torch.long)))
         for frame in range(len(sample.clip)):
             online.step(sample.clip[frame])
-        return concatenate(parts) if parts else None
+        return concatenate_sets(parts) if parts else None
 
     def choose(self, sample: Sample, video: str) -> Int[Tensor, "k"]:
         """Keyed points of the first frame, as many as possible of each kind."""

@@ -115,7 +115,7 @@ class FeatureRecorder:
             candidates = found.by_path(last - first)
             apa_weights = self.apa(pair, candidates).weights
             parts.append(self.pack(extract(pair, candidates), candidates, end[rows], apa_weights))
-        return concatenate(parts, one_pair=True)
+        return concatenate_sets(parts, one_pair=True)
 
     def pack(
         self, features: CandidateFeatures, candidates: Candidates, end: Tensor, apa_weights: Tensor
@@ -136,7 +136,7 @@ class FeatureRecorder:
         )
 
 
-def concatenate(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSets:
+def concatenate_sets(parts: Sequence[CandidateSets], one_pair: bool = False) -> CandidateSets:
     """Join candidate sets; those of one frame pair keep one context."""
     columns: dict[str, Tensor] = {
         entry.name: torch.cat([getattr(part, entry.name).cpu() for part in parts]) for entry in fields(CandidateSets)
@@ -167,7 +167,7 @@ class RecordingJob:
 
         def record(video: int) -> CandidateSets | None:
             parts = [recorder.record(correspondence) for correspondence in self.source.pairs_of(video)]
-            return concatenate(parts) if parts else None
+            return concatenate_sets(parts) if parts else None
 
         return record
 
@@ -199,7 +199,7 @@ def fill_cache(
     made = set()
     for video, sets in execute(executor, job, todo, out / CLAIMS, lambda video: is_complete(paths[video])):
         # A video in which nothing moves becomes an empty file, so that it is not tried again.
-        write_video(paths[video], sets, videos[video])
+        write_sets(paths[video], sets, videos[video])
         made.add(video)
         yield paths[video], len(sets) if sets else 0
     for video in sorted(set(todo) - made):
@@ -216,7 +216,7 @@ def is_complete(path: Path) -> bool:
         return False
 
 
-def write_video(path: Path, sets: CandidateSets | None, video: str) -> None:
+def write_sets(path: Path, sets: CandidateSets | None, video: str) -> None:
     """Write the file of one video."""
     tensors = {entry.name: getattr(sets, entry.name).contiguous() for entry in fields(CandidateSets)} if sets else {}
     # One entry: safetensors writes several in an order of its own, and equal caches shall be equal files.
@@ -291,4 +291,4 @@ def read_cache(*folders: Path) -> tuple[CandidateSets, list[str]]:
     if not parts:
         given = " or ".join(str(folder) for folder in folders)
         raise InputError(f"There are no candidate sets in {given}; fill a folder with `lpa-cwm data cache`.")
-    return concatenate(parts), videos
+    return concatenate_sets(parts), videos

@@ -100,12 +100,12 @@ def denoising_loss(
 ) -> Float[Tensor, ""]:
     """Denoising score matching (Vincent, 2011): variance of the remaining noise, relative to the added noise."""
     draw = generator("score", "step", step)
-    crops = torch.stack([random_crop(photos, training.crop, draw) for _ in range(training.batch)])
+    crops = torch.stack([denoising_crop(photos, training.crop, draw) for _ in range(training.batch)])
     noise = torch.randn(crops.shape, generator=draw)
     return F.mse_loss(network(crops + SIGMA * noise), noise)
 
 
-def random_crop(
+def denoising_crop(
     photos: Sequence[UInt8[Tensor, "3 _ _"]], size: int, draw: torch.Generator
 ) -> Float[Tensor, "3 {size} {size}"]:
     """A square of a photograph in [-1, 1], reduced by a random factor, randomly flipped and transposed."""

@@ -262,7 +262,7 @@ def build_meta(architecture: Architecture, batch: int = 8) -> OptCwm:
     return OptCwm(predictor, generator, batch).eval()
 
 
-def save(world: OptCwm, path: Path) -> Path:
+def save_converted(world: OptCwm, path: Path) -> Path:
     """Write predictor and generator as one safetensors file with the architecture in its metadata."""
     metadata = {"architecture": json.dumps(asdict(world.predictor.architecture))}
     with atomic_write(path) as aside:
@@ -270,8 +270,8 @@ def save(world: OptCwm, path: Path) -> Path:
     return path
 
 
-def load(path: Path, batch: int = 8) -> OptCwm:
-    """The world model from a file that `save` wrote."""
+def load_converted(path: Path, batch: int = 8) -> OptCwm:
+    """The world model from a file that `save_converted` wrote."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; `lpa-cwm data convert` makes it from the published files.")
     with reading(path, "a converted Opt-CWM file", "`lpa-cwm data convert` makes one"):
@@ -295,7 +295,7 @@ def check_architecture(architecture: Architecture) -> None:
 def load_folder(folder: Path, size: int, batch: int = 8) -> OptCwm:
     """The world model for frames of `size` pixels, from a folder with the converted or the published files."""
     if (converted := folder / CONVERTED.format(size=size)).is_file():
-        return load(converted, batch)
+        return load_converted(converted, batch)
     base, architecture = PUBLISHED[size]
     return load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture, batch)[0]
 
@@ -305,4 +305,4 @@ def convert(size: int = 256, folder: Path | None = None, out: Path | None = None
     folder = folder or cache_dir() / "opt-cwm"
     base, architecture = PUBLISHED[size]
     world, unused = load_published(folder / base, folder / PUBLISHED_GENERATOR, architecture)
-    return save(world, out or folder / CONVERTED.format(size=size)), unused
+    return save_converted(world, out or folder / CONVERTED.format(size=size)), unused
