@@ -19,22 +19,22 @@ def parsed(path):
     return ast.parse(path.read_text())
 
 
-def functions():
-    for path in SOURCES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef):
-                yield path.relative_to(ROOT), node
+@cache
+def defined(kind):
+    """All functions, or all classes, with their paths."""
+    nodes = ((path.relative_to(ROOT), node) for path in SOURCES for node in ast.walk(parsed(path)))
+    return [(path, node) for path, node in nodes if isinstance(node, kind)]
 
 
 def test_functions_are_short_and_annotated():
-    for path, node in functions():
+    for path, node in defined(ast.FunctionDef):
         length = node.end_lineno - node.lineno + 1
         assert length <= 60, f"{path}: {node.name} has {length} lines"
         assert node.returns is not None, f"{path}: {node.name} does not say what it returns"
 
 
 def test_most_functions_are_very_short():
-    lengths = [node.end_lineno - node.lineno + 1 for _, node in functions()]
+    lengths = [node.end_lineno - node.lineno + 1 for _, node in defined(ast.FunctionDef)]
     assert statistics.median(lengths) <= 10
 
 
@@ -46,7 +46,7 @@ def test_public_functions_and_classes_are_described():
 
 
 def test_no_class_name_occurs_twice():
-    names = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
+    names = [node.name for _, node in defined(ast.ClassDef)]
     assert not {name for name, count in Counter(names).items() if count > 1}
 
 
@@ -66,7 +66,7 @@ def test_no_name_is_defined_twice_in_a_namespace(path):
 def test_files_are_short_and_introduced(path):
     text = path.read_text()
     assert text.count("\n") <= 500
-    assert ast.get_docstring(ast.parse(text))
+    assert ast.get_docstring(parsed(path))
 
 
 def test_no_public_function_name_occurs_twice():

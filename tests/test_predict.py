@@ -155,7 +155,7 @@ def test_strided_queries_are_tracked_both_ways(tmp_path, pickled):
 
 
 SLOW = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_predict import Drifting, write_run
@@ -163,21 +163,29 @@ class Slow(Drifting):
     def track(self, clip, queries):
         time.sleep(0.15)
         return super().track(clip, queries)
-print("ready", flush=True)
-write_run(Path({data!r}), Slow(), Path({out!r}))
+for begin in sys.stdin:
+    run = os.fork()
+    if run == 0:
+        write_run(Path({data!r}), Slow(), Path({out!r}))
+        os._exit(0)
+    print(run, flush=True)
+    os.waitpid(run, 0)
 """
 
 
 def test_killed_runs_resume_to_the_same_bytes(tmp_path, pickled):
+    """Runs are forked from a process that has imported everything, so that they are killed while they write."""
     write_run(pickled, Drifting(), tmp_path / "whole")
     code = SLOW.format(tests=str(Path(__file__).parent), data=str(pickled), out=str(tmp_path / "run"))
     rng = random.Random(0)
-    for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0.1, 0.7))
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        for _ in range(3):
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+            run = int(process.stdout.readline())
+            time.sleep(rng.uniform(0.1, 0.7))
+            os.kill(run, signal.SIGKILL)
     write_run(pickled, Drifting(), tmp_path / "run")
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 

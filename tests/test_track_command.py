@@ -2,7 +2,6 @@
 
 import csv
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -439,13 +438,3 @@ def test_one_frame_is_not_a_video(tmp_path, capsys):
     with pytest.raises(SystemExit):
         run("track", tmp_path / "one.mp4")
     assert "at least two" in capsys.readouterr().err
-
-
-def test_help_does_not_import_torch():
-    code = (
-        "import sys\nfrom lpa_cwm.cli.main import main\n"
-        "try: main(['track', '--help'])\nexcept SystemExit: pass\nsys.exit('torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0
-    assert "Follow points" in result.stdout

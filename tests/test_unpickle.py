@@ -157,6 +157,8 @@ def forged(shape, spec, content):
     return MAKE + state(shape, spec, content)
 
 
+DEEP = 250_000
+"""Tuples in each other that overflow the stack when they are hashed."""
 GLOBAL_BYTES, GLOBAL_BYTEARRAY = b"cbuiltins\nbytes\n", b"cbuiltins\nbytearray\n"
 HOSTILE = {
     "no objects for the shape": forged((1000,), "O", b"]"),
@@ -199,8 +201,8 @@ HOSTILE = {
     "one text copied often": raw("A" * 10**6)
     + b"q\x000"
     + (GLOBAL_BYTEARRAY + b"h\x00" + raw("latin-1") + b"\x86R") * 2000,
-    "a key that overflows the stack": b"})" + b"\x85" * 10**6 + b"Ns",
-    "an element that overflows the stack": b"\x8f()" + b"\x85" * 10**6 + b"\x90",
+    "a key that overflows the stack": b"})" + b"\x85" * DEEP + b"Ns",
+    "an element that overflows the stack": b"\x8f()" + b"\x85" * DEEP + b"\x90",
     "a buffer outside the file": b"\x97",
     "an object outside the file": b"Pelsewhere\n",
 }

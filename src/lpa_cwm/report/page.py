@@ -41,7 +41,7 @@ QUALITY = 82
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A named sequence of points; a reference is dashed and gray."""
 
     name: str
@@ -51,14 +51,14 @@ class Line:
     """One highlighted point, such as the method's own setting."""
 
 
-def line_colors(lines: Sequence[Line]) -> list[str]:
+def line_colors(lines: Sequence[Curve]) -> list[str]:
     """A color for each method, a gray for each reference."""
     places = [sum(other.reference == line.reference for other in lines[:place]) for place, line in enumerate(lines)]
     palettes = [GRAYS if line.reference else COLORS for line in lines]
     return [palette[place % len(palette)] for palette, place in zip(palettes, places, strict=True)]
 
 
-def svg_figure(width: int, height: int, content: str, lines: Sequence[Line], title: str) -> str:
+def svg_figure(width: int, height: int, content: str, lines: Sequence[Curve], title: str) -> str:
     """Drawing, title and legend as one figure."""
     keys = ""
     for line, color in zip(lines, line_colors(lines), strict=True):
@@ -103,7 +103,7 @@ class RadarAxes:
         return svg_text(x, top, label, anchor) + svg_text(x, top + 14, below, anchor)
 
 
-def radar(title: str, axes: Sequence[tuple[str, str]], lines: Sequence[Line]) -> str:
+def radar(title: str, axes: Sequence[tuple[str, str]], lines: Sequence[Curve]) -> str:
     """Each line's values, fractions in the order of the axes, as a polygon."""
     drawing = RadarAxes(len(axes))
     parts = [drawing.polygon([ring] * len(axes), f'fill="none" stroke="{RULE}"') for ring in (0.25, 0.5, 0.75, 1.0)]
@@ -147,7 +147,7 @@ class LineAxes:
             parts.append(svg_text(left - 7, place + 4, f"{y:g}", "end"))
         return "".join(parts)
 
-    def line(self, line: Line, color: str) -> str:
+    def line(self, line: Curve, color: str) -> str:
         """A line with a dot at each point and a ring around the marked one."""
         places = [self.at(x, y) for x, y in line.points if x == x and y == y]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
@@ -159,7 +159,7 @@ class LineAxes:
         return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>{dots}'
 
 
-def chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], xs: Sequence[float] = ()) -> str:
+def chart(title: str, x_label: str, y_label: str, lines: Sequence[Curve], xs: Sequence[float] = ()) -> str:
     """Lines over common axes, in the units of the labels; empty if no point is defined."""
     points = [point for line in lines for point in (*line.points, *filter(None, [line.marked]))]
     known = [(x, y) for x, y in points if x == x and y == y]
@@ -344,7 +344,7 @@ def cmc_radar(scored: MethodSet) -> str:
     for scores in scored.all_rows:
         found = scored.estimates[scores.method]
         values = [(0.0, found[name].value if name in found else np.nan) for name in AXES]
-        lines.append(Line(scores.method, values, scores.reference))
+        lines.append(Curve(scores.method, values, scores.reference))
     return radar("CMC at a glance", names, lines)
 
 
@@ -356,7 +356,7 @@ def sensitivities(tables: dict[str, Table]) -> Iterator[str]:
         lines = []
         for row in table.rows:
             ys = [cell.value for cell in row.cells[1:] if isinstance(cell.value, float)]
-            lines.append(Line(row.cells[0].text, list(zip(xs, ys, strict=True)), row.reference))
+            lines.append(Curve(row.cells[0].text, list(zip(xs, ys, strict=True)), row.reference))
         yield chart(table.title, x_label, y_label, lines, xs)
 
 
@@ -370,11 +370,11 @@ def threshold_curves(scored: MethodSet) -> Iterator[str]:
             yield chart(f"{title} against coverage", "Coverage, %", f"{title}, %", lines)
 
 
-def _curve_line(scored: MethodSet, method: str, found: dict[str, list[float]], name: str) -> Line:
+def _curve_line(scored: MethodSet, method: str, found: dict[str, list[float]], name: str) -> Curve:
     """A method's curve in percent; its own threshold is marked."""
     points = [(100 * x, 100 * y) for x, y in zip(found.get("coverage", []), found.get(name, []), strict=True)]
     own = scored.estimates[method]
-    return Line(method, points, marked=(100 * own["coverage"].value, 100 * own[name].value))
+    return Curve(method, points, marked=(100 * own["coverage"].value, 100 * own[name].value))
 
 
 def worst(scored: MethodSet, dataset: Dataset | None = None) -> str:
@@ -463,7 +463,7 @@ def sweep_charts(folder: Path) -> str:
     drawn = ""
     for title, label, name in (("Error", "end-point error, px", "error"), ("Time", "s per query", "seconds")):
         lines = [
-            Line(f"R = {passes}", [(float(cell.masks), getattr(cell, name)) for cell in cells if cell.passes == passes])
+            Curve(f"R = {passes}", [(float(cell.masks), getattr(cell, name)) for cell in cells if cell.passes == passes])
             for passes in sorted({cell.passes for cell in cells})
         ]
         drawn += chart(f"{title} by masks and re-evaluations", "M", label, lines, masks if len(masks) > 1 else ())
