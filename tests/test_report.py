@@ -16,7 +16,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.report import page, results
 from lpa_cwm.report import tables as formats
-from lpa_cwm.report.page import FRAMES, Line, conclusion, write_report
+from lpa_cwm.report.page import FRAMES, Curve, conclusion, write_report
 from lpa_cwm.report.results import load_method_sets
 from lpa_cwm.report.tables import Cell, Column, Row, Table, metric_column, text_cell, with_best
 
@@ -266,14 +266,14 @@ def test_ticks_are_even_few_and_around_the_values(values):
 
 def test_radar_puts_one_at_the_rim_and_undefined_in_the_center():
     axes = page.RadarAxes(4)
-    drawn = page.radar("t", [("a", "b")] * 4, [Line("m", [(0.0, value) for value in (1.0, 0.5, 0.0, float("nan"))])])
+    drawn = page.radar("t", [("a", "b")] * 4, [Curve("m", [(0.0, value) for value in (1.0, 0.5, 0.0, float("nan"))])])
     x, y = axes.width / 2, axes.height / 2
     corners = f"{x:.1f},{y - axes.rim:.1f} {x + axes.rim / 2:.1f},{y:.1f} {x:.1f},{y:.1f} {x:.1f},{y:.1f}"
     assert corners in drawn
 
 
 def test_chart_without_points_is_nothing():
-    assert page.chart("t", "x", "y", [Line("m", [(0.0, float("nan"))])]) == ""
+    assert page.chart("t", "x", "y", [Curve("m", [(0.0, float("nan"))])]) == ""
 
 
 def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):

@@ -365,12 +365,12 @@ def threshold_curves(scored: MethodSet) -> Iterator[str]:
     kinds = (("shown_avg", "Accuracy of what is shown"), ("dca_avg", "DCA"))
     swept = {scores.method: curve(scores) for scores in scored.methods}
     for name, title in kinds:
-        lines = [_curve_line(scored, method, found, name) for method, found in swept.items()]
+        lines = [_visibility_curve(scored, method, found, name) for method, found in swept.items()]
         if any(line.points for line in lines):
             yield chart(f"{title} against coverage", "Coverage, %", f"{title}, %", lines)
 
 
-def _curve_line(scored: MethodSet, method: str, found: dict[str, list[float]], name: str) -> Curve:
+def _visibility_curve(scored: MethodSet, method: str, found: dict[str, list[float]], name: str) -> Curve:
     """A method's curve in percent; its own threshold is marked."""
     points = [(100 * x, 100 * y) for x, y in zip(found.get("coverage", []), found.get(name, []), strict=True)]
     own = scored.estimates[method]
@@ -463,7 +463,9 @@ def sweep_charts(folder: Path) -> str:
     drawn = ""
     for title, label, name in (("Error", "end-point error, px", "error"), ("Time", "s per query", "seconds")):
         lines = [
-            Curve(f"R = {passes}", [(float(cell.masks), getattr(cell, name)) for cell in cells if cell.passes == passes])
+            Curve(
+                f"R = {passes}", [(float(cell.masks), getattr(cell, name)) for cell in cells if cell.passes == passes]
+            )
             for passes in sorted({cell.passes for cell in cells})
         ]
         drawn += chart(f"{title} by masks and re-evaluations", "M", label, lines, masks if len(masks) > 1 else ())
