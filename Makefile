@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 EXTRAS := data,demo,flow,report,sim,ray,torchmetrics
 TEST_TOOLS := "beartype>=0.22" "hypothesis>=6.100" "pytest>=8"
 CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geometry learned_world lpa masks \
@@ -10,19 +11,19 @@ CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geomet
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 16
 
-.venv/core: pyproject.toml
+.venv/core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e .
+	$(PIP) torch
+	$(PIP) -e .
 	touch $@
 
 .venv/docs: .venv/core
-	$(BIN)/python -m pip install --quiet --group docs
+	$(PIP) --group docs
 	touch $@
 
 .venv/dev: .venv/core
-	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]" --group dev
+	$(PIP) -e ".[$(EXTRAS)]" --group dev
 	touch $@
 
 demo: .venv/core  ## follow points through the bundled clip, offline
