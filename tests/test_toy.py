@@ -1,7 +1,9 @@
 """The toy world: its reading of the motion, and the definition of a response."""
 
+import pytest
 import torch
 
+from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import Crop, center_of, crop_resize, unit_range
 from lpa_cwm.masks import random_masks
 from lpa_cwm.types import Queries
@@ -21,6 +23,13 @@ def test_the_motion_is_read_off_the_pixels():
         column, row = place.floor().long().tolist()
         back = scene.origin[row, column] - (center_of(torch.tensor([column, row])) - place)
         assert (back - point).norm() < 0.1
+
+
+def test_frames_without_the_colors_of_the_plane_are_refused():
+    world = ToyWorld(size=64)
+    flat = world.describe(torch.full((3, 64, 64), 0.5))
+    with pytest.raises(InputError, match="choose another world model"):
+        world.observe(flat, flat)
 
 
 def test_the_response_is_zero_on_visible_patches_and_under_the_disc():

@@ -69,8 +69,8 @@ where track 7 is in frame 20."""
     stride: Annotated[int, integer(1, 100_000)] = 1
     """Use every N-th frame."""
     out: Annotated[Path, out_file(".mp4", ".mkv", ".mov", ".webm", ".gif")] | None = None
-    """Write the video with the tracks drawn on it; sound is kept but in .webm and .gif. In the name, {clip} is the \
-name of each clip."""
+    """Write the video with the tracks drawn on it; sound is kept but in .gif. In the name, {clip} is the name of \
+each clip."""
     save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".xml", ".rrd")] | None = None
     """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), .xml (CVAT), or a recording for rerun (.rrd); {clip} as \
 in --out."""

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
+from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, from_sampler, inside, pixel_centers, to_sampler
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.rng import generator
@@ -98,6 +99,10 @@ def toy_truth(motion: ToyMotion, queries: Queries, frames: int, hw: HW) -> Track
     return Tracks(xy, inside(xy, hw) & ~behind_disc(motion, xy, hw))
 
 
+SINGULAR = 1e-9
+"""Determinant of a fitted pose below which the colors do not change over the frame."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToyFrame:
     """Map from pixels to plane coordinates, and the pixels that the disc covers."""
@@ -148,6 +153,11 @@ class ToyWorld:
 
     def observe(self, source: ToyFrame, target: ToyFrame) -> ToyScene:
         """The motion between two poses of the plane."""
+        if source.plane[:, :2].det().abs() < SINGULAR:
+            raise InputError(
+                "The toy world reads positions from the colors of its own clip, which this one lacks; choose another "
+                "world model."
+            )
         centers = pixel_centers((self.size, self.size)).double()
         back = apply(inverse(source.plane), apply(target.plane, centers))
         return ToyScene(back.float(), target.covered)
