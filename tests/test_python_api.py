@@ -164,6 +164,14 @@ def test_tracks_become_tables_and_key_points(tracks, monkeypatch):
     assert held["xy"].shape == (1, 2, 2)
     assert held["confidence"].tolist() == [[0.0, 1.0]]
 
+    def newest(xy, keypoint_confidence=None, visible=None):
+        held.update(confidence=keypoint_confidence, visible=visible)
+
+    monkeypatch.setitem(sys.modules, "supervision", SimpleNamespace(KeyPoints=newest))
+    tracks.to_supervision(0)
+    assert held["confidence"].tolist() == [[0.0, 1.0]]
+    assert held["visible"].tolist() == [[False, True]]
+
 
 def test_an_interrupt_carries_what_was_found(clip):
     class Interrupted(list):

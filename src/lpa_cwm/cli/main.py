@@ -228,7 +228,8 @@ def parse_options(name: str, words: list[str]) -> Command:
                 return tyro.cli(kind, prog=prog, args=words, config=MARKERS)
         except SystemExit as stopped:
             raise InputError(misparsed(name, words, said.getvalue())) from stopped
-    text = "\n".join(line.rstrip() for line in NO_DEFAULT.sub("", help_of(name)).splitlines())
+    shown = NO_DEFAULT.sub("", help_of(name)).replace("{[", "[").replace("]]}", "]]")
+    text = "\n".join(line.rstrip() for line in shown.splitlines())
     print(f"{text.rstrip()}\n\nExample:\n  {kind.EXAMPLE}")
     sys.exit(0)
 

@@ -177,7 +177,7 @@ class ExpertOptions(PresetOption):
     """Settings of the tracker; options that are not given keep the preset's values."""
 
     masks: Annotated[int, integer(1, 1000)] | None = None
-    """Masks, and so candidate responses, per query and target (M)."""
+    """Masks, and so candidate responses, per query and target, from the query's frame (M)."""
     gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
     """Frames between a target and further source frames of candidates, in addition to the query's frame."""
     gap_masks: Annotated[int, integer(1, 1000)] | None = None
@@ -193,7 +193,8 @@ class ExpertOptions(PresetOption):
     mask_sharing: Literal["pair", "query"] | None = None
     """First masks shared by all queries of a frame pair, or drawn for each query."""
     reevaluation: Literal["query", "joint", "native"] | None = None
-    """Masks of the re-evaluation: edited for each query, or for 32 queries at once."""
+    """Re-evaluations: in native crops around places of the query, or in the whole frame with masks edited for each \
+query or for 32 queries at once (joint)."""
     subpixel: bool | None = None
     """Refine the endpoint between pixels; the paper answers with a pixel's center."""
     batch: Annotated[int, integer(1, 4096)] | None = None
@@ -258,7 +259,8 @@ class SourceOptions:
     natural: InPath | None = None
     """Folder of videos."""
     assets: InPath | None = None
-    """Folder of objects and textures for simulated scenes; needs the extra `sim`."""
+    """Folder with the subfolders objects (.npz), textures (.jpg) and textures/panoramas (.jpg), for simulated scenes; \
+procedural ones without it. Needs the extra `sim`."""
     cache: OutFolder = Path("runs/natural")
     """Where decoded videos are kept."""
 

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from tyro.conf import Positional
 from tyro.constructors import PrimitiveConstructorSpec
 
 from lpa_cwm.errors import InputError
@@ -35,17 +36,19 @@ def check(command: object) -> None:
     """Refuse the first invalid value of a parsed command."""
     for name, value in _values(command):
         if isinstance(value, Invalid):
-            raise InputError(f"--{name.replace('_', '-')} is {value.text!r}; {value.reason}.")
+            raise InputError(f"{name} is {value.text!r}; {value.reason}.")
 
 
 def _values(command: Any) -> Iterator[tuple[str, object]]:
-    """Names and values of all options, those of nested groups and tuples too."""
+    """What all values of a command are called, and the values, those of nested groups and tuples too."""
     for entry in fields(command):
         value: Any = getattr(command, entry.name)
+        positional = Positional in getattr(entry.type, "__metadata__", ())
+        name = "The argument" if positional else f"--{entry.name.replace('_', '-')}"
         if isinstance(value, Invalid) or not (is_dataclass(value) or isinstance(value, tuple)):
-            yield entry.name, value
+            yield name, value
         elif isinstance(value, tuple):
-            yield from ((entry.name, one) for one in value)
+            yield from ((name, one) for one in value)
         else:
             yield from _values(value)
 

@@ -1,6 +1,7 @@
 """Tracks as files: tables, arrays, and the formats of other programs."""
 
 import csv
+import inspect
 import json
 import math
 from array import array
@@ -252,7 +253,12 @@ def to_supervision(tracks: Tracks, frame: int) -> Any:
         raise InputError("Key points need supervision: pip install supervision.") from error
     xy = tracks.xy[:, frame].nan_to_num(0.0).cpu().numpy()[None]
     confidence = tracks.known().get("confidence", tracks.visible.float())[:, frame].nan_to_num(0.0)
-    return supervision.KeyPoints(xy=xy, confidence=confidence.cpu().numpy().astype(np.float32)[None])
+    values = confidence.cpu().numpy().astype(np.float32)[None]
+    # Since version 0.29 visibility is separate and the confidence has another name.
+    if "keypoint_confidence" in inspect.signature(supervision.KeyPoints).parameters:
+        visible = tracks.visible[:, frame].cpu().numpy()[None]
+        return supervision.KeyPoints(xy=xy, keypoint_confidence=values, visible=visible)
+    return supervision.KeyPoints(xy=xy, confidence=values)
 
 
 def write_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
