@@ -21,7 +21,6 @@ from lpa_cwm.cli.options import (
 from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, integer, one_of, out_file
 
 if TYPE_CHECKING:
-    from lpa_cwm.synth.pair_shards import FlowSource
     from lpa_cwm.training.caching import CacheSettings
 
 PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
@@ -83,45 +82,16 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
         """Write the shards and print their paths."""
         import torch
 
-        from lpa_cwm.files import pin_settings
         from lpa_cwm.jobs import progress
-        from lpa_cwm.rng import seed_of
-        from lpa_cwm.synth.pair_shards import SETTINGS, SHARD_PAIRS, write_shards
+        from lpa_cwm.synth.pair_shards import SHARD_PAIRS
+        from lpa_cwm.training.pair_sources import make_pairs
 
         # Pairs are small: more threads would only get in each other's way.
         torch.set_num_threads(1)
-        sources, files = self.layered() if self.kind == "layered" else self.simulated()
-        content = f"{seed_of(*(path.name for path in files)):016x}"
-        pin_settings(self.out / SETTINGS, {"kind": self.kind, "split": self.split, "files": content})
-        numbers = self.shard.of(-(-self.pairs // SHARD_PAIRS))
-        for path in progress(write_shards(self.out, sources, numbers), len(numbers), "shards of pairs"):
+        paths = make_pairs(self.folders(), self.out, self.kind, self.split, self.pairs, self.shard)
+        count = len(self.shard.of(-(-self.pairs // SHARD_PAIRS)))
+        for path in progress(paths, count, "shards of pairs"):
             print(path)
-
-    def layered(self) -> "tuple[dict[str, FlowSource], tuple[Path, ...]]":
-        """Sources of layered pairs, and the pictures they use."""
-        from dataclasses import replace
-
-        from lpa_cwm.synth.images import ImagePool
-        from lpa_cwm.synth.pair_shards import layered_sources
-        from lpa_cwm.synth.video_pairs import decode_folder, video_stills
-
-        pool = ImagePool.of(self.photos, self.split, procedural=0.05)
-        if self.natural is not None:
-            shots = decode_folder(self.natural, self.cache)
-            stills = video_stills(shots, self.split, self.cache / "stills" / self.split)
-            # Without photographs the pool was all procedural.
-            pool = replace(pool, files=pool.files + stills, procedural=0.05)
-        return layered_sources(pool), pool.files
-
-    def simulated(self) -> "tuple[dict[str, FlowSource], tuple[Path, ...]]":
-        """Sources of simulated pairs, and the objects and pictures they use."""
-        from lpa_cwm.synth.pair_shards import SIMULATED_KINDS, ReversedFlow
-
-        by_recipe = self.simulated_pairs(self.split)
-        recipes = [by_recipe[name] for name in ("hard", "movi")]
-        assets = recipes[0].assets
-        sources = {kind: ReversedFlow(pairs) for kind, pairs in zip(SIMULATED_KINDS, recipes, strict=True)}
-        return sources, assets.objects + assets.panoramas + assets.photographs.files
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.jobs import Shard
 
 if TYPE_CHECKING:
-    from lpa_cwm.simulator.clip import SimulatedPairs
-    from lpa_cwm.synth.pairs import Split
-    from lpa_cwm.synth.video_pairs import VideoPairs
-
-SIMULATED = {"movi": "simulated", "hard": "simulated_hard"}
-"""Names of the sources of simulated pairs, by the recipe of their scenes."""
+    from lpa_cwm.training.pair_sources import PairFolders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,23 +259,11 @@ procedural ones without it. Needs the extra `sim`."""
     cache: OutFolder = Path("runs/natural")
     """Where decoded videos are kept."""
 
-    def video_pairs(self, split: "Split") -> "VideoPairs | None":
-        """Pairs of the videos, if there are any."""
-        from lpa_cwm.synth.video_pairs import VideoPairs
+    def folders(self) -> "PairFolders":
+        """The folders as the library takes them."""
+        from lpa_cwm.training.pair_sources import PairFolders
 
-        return None if self.natural is None else VideoPairs.of(self.natural, self.cache, split)
-
-    def simulated_pairs(self, split: "Split") -> "dict[str, SimulatedPairs]":
-        """Simulated pairs by the recipe of their scenes; procedural scenes without assets."""
-        from lpa_cwm.simulator.assets import Assets
-        from lpa_cwm.simulator.clip import SimulatedPairs
-        from lpa_cwm.simulator.scene import scene_config
-
-        assets = Assets.of(self.assets, split)
-        return {
-            recipe: SimulatedPairs(scene_config(recipe), assets, name=f"{name}_{split}")
-            for recipe, name in SIMULATED.items()
-        }
+        return PairFolders(self.photos, self.natural, self.assets, self.cache)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
 
         torch.set_num_threads(self.threads)
         self.check_stages()
-        natural = self.video_pairs("train")
+        natural = self.folders().video_pairs("train")
         natural = replace(natural, gaps=NATURAL_GAPS) if natural else None
         shards = PairShards.of(*self.pairs)
         with joined_processes() as processes:

@@ -4,7 +4,7 @@ The frame pairs have known motion: generated pairs, shards of pairs, or annotate
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,21 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.config import TrackerConfig
+from lpa_cwm.config import Selection, TrackerConfig
+from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.decode import localize
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, Crop, center_of, crop_resize, inside, patch_centers, patch_of, rescale, unit_range
+from lpa_cwm.jobs import progress
 from lpa_cwm.masks import mask_pixels, random_masks
 from lpa_cwm.protocols import Dataset, WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.rng import KeyPart, generator
-from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid
+from lpa_cwm.synth.layered import LayeredPairs
+from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid, holds_shards
 from lpa_cwm.synth.pairs import Example, PairSource
+from lpa_cwm.training.pair_sources import PairFolders
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.learned.densify import at_quarters
 from lpa_cwm.worlds.learned.network import LearnedScene
@@ -36,6 +40,8 @@ POINTS = 16
 """Points of a generated pair."""
 MAX_ANNOTATED = 32
 """Maximum number of annotated points of a pair."""
+UNSEEN = 100
+"""Number of the first held-out pair that is evaluated; constants were chosen on pairs before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +274,68 @@ def evaluate_world(
         measured = stage_errors(world, scene, factual, points) | tracking_errors(response, points, config)
         accumulator.add(visible=points.visible, motion=motion, **measured)
     return accumulator.figures(config.visibility_threshold)
+
+
+PairsOf = Callable[[int], Iterable[EvaluationPair]]
+"""The pairs of a set at a working size."""
+
+
+@dataclass(frozen=True)
+class EvaluationSets:
+    """What world models are evaluated on."""
+
+    data: tuple[Path, ...] = ()
+    """Folders of sharded pairs, or annotated videos; without any, pairs are generated."""
+    folders: PairFolders = field(default_factory=PairFolders)
+    """What pairs are generated from."""
+    pairs: int = 24
+    """Pairs of each kind."""
+    frame_pairs: tuple[tuple[int, int], ...] = ((0, 8),)
+    """Source and target frames of annotated videos."""
+    min_motion: float = 4.0
+    """Annotated points that move less, in pixels of the 256 raster, are left out."""
+    selection: Selection = field(default_factory=Selection)
+    """The part of the annotated videos that is used."""
+
+    def opened(self) -> dict[str, PairsOf]:
+        """The sets by name."""
+        return {name: pairs for path in self.data for name, pairs in self._of(path).items()} or self._generated()
+
+    def _of(self, path: Path) -> dict[str, PairsOf]:
+        if holds_shards(path):
+            shards = PairShards.of(path)
+            kinds = {f"{path.name} {kind}": kind for kind in shards.kinds()}
+            return {name: lambda _, kind=kind: sharded_pairs(shards, kind, self.pairs) for name, kind in kinds.items()}
+        dataset = load_dataset(path, self.selection)
+        return {
+            f"{dataset.name} {frames[0]}:{frames[1]}": lambda size, frames=frames: annotated_pairs(
+                dataset, [frames], self.min_motion, size
+            )
+            for frames in self.frame_pairs
+        }
+
+    def _generated(self) -> dict[str, PairsOf]:
+        """Held-out pairs of layered scenes, and of videos and simulated scenes if there are folders."""
+        layered, videos = LayeredPairs.of(self.folders.photos, "val"), self.folders.video_pairs("val")
+        simulated = self.folders.simulated_pairs("val").values() if self.folders.assets else ()
+        sources: list[PairSource] = [layered, *([videos] if videos else []), *simulated]
+        indices = range(UNSEEN, UNSEEN + self.pairs)
+        return {one.name: lambda size, source=one: generated_pairs(source, indices, size) for one in sources}
+
+
+def evaluate_worlds(names: Sequence[str], sets: EvaluationSets) -> dict[str, dict[str, float]]:
+    """Figures of every world model on every set, as `lpa-cwm eval world` prints them.
+
+    Args:
+        names: World models, each NAME or NAME:WEIGHTS.
+        sets: What they are evaluated on.
+    """
+    worlds, opened = {name: open_world(name) for name in names}, sets.opened()
+    jobs = [(label, name) for label in opened for name in worlds]
+    return {
+        f"{label}, {name}": evaluate_world(worlds[name], opened[label](worlds[name].size))
+        for label, name in progress(jobs, len(jobs), "evaluating")
+    }
 
 
 def open_world(text: str) -> WorldModel:
