@@ -10,12 +10,13 @@ from safetensors.torch import load_file
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import patch_centers
+from lpa_cwm.refine import HIDDEN_SHARE
 from lpa_cwm.rng import generator
 from lpa_cwm.synth import pair_shards
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pair_shards import PairShards, layered_sources, write_shards
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches, Stage
+from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches, Stage, crop_pair
 from lpa_cwm.training.loop import StopSchedule, read_log
 from lpa_cwm.training.world import (
     WorldTrainer,
@@ -100,10 +101,10 @@ def test_natural_pairs_have_no_flow_and_their_share(batches):
     assert not natural.visible.any()
 
 
-def test_stages_follow_one_another_and_the_last_two_take_turns(batches):
+def test_stages_follow_one_another_and_then_take_turns(batches):
     stages = (Stage(0, 64, 4), Stage(10, 72, 3), Stage(20, 80, 2))
     sizes = [replace(batches, stages=stages).stage(step).size for step in (0, 9, 10, 19, 20, 21, 22)]
-    assert sizes == [64, 64, 72, 72, 80, 72, 80]
+    assert sizes == [64, 64, 72, 72, 80, 64, 72]
     assert replace(batches, stages=stages[:1]).stage(5) == stages[0]
 
 
@@ -119,6 +120,21 @@ def test_masks_are_functions_of_step_and_process():
     visible = [(~training_masks(step, 0, 1, 1, 256)).float().mean().item() for step in range(40)]
     assert 0.05 < min(visible) < 0.08
     assert 0.13 < max(visible) <= 0.16
+
+
+def test_masks_of_small_crops_show_as_much_as_those_at_native_resolution():
+    visible = [(~training_masks(step, 0, 1, 1, 64)).float().mean().item() for step in range(40)]
+    assert 0.24 < min(visible) < 1 - HIDDEN_SHARE < max(visible) <= 0.45
+
+
+def test_small_crops_show_the_same_point_near_their_middles(batches):
+    pair = batches.shards[0][0]
+    errors = []
+    for seed in range(60):
+        crop = crop_pair(pair, 64, np.random.default_rng(seed))
+        middle = crop.flow[:, 6:10, 6:10].flatten(1).norm(dim=0)
+        errors.append(middle[crop.visible[6:10, 6:10].flatten()].median().item())
+    assert np.nanmedian(errors) < 16
 
 
 def test_the_matching_loss_is_the_entropy_of_the_true_position():

@@ -158,7 +158,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
     out: OutFolder = Path("runs/world")
     """Where checkpoint, log and weights go."""
     stages: tuple[StageText, ...] = ((0, 128, 8),)
-    """First update, side of the crops, pairs per update and process; when all have begun, the last two alternate."""
+    """First update, side of the crops, pairs per update and process; when all have begun, they take turns."""
 
     def run(self) -> None:
         """Train and print where the weights are."""

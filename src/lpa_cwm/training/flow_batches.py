@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import unit_range
+from lpa_cwm.refine import CROP
 from lpa_cwm.rng import numpy_rng
 from lpa_cwm.synth.pair_shards import FLOW_STRIDE, LAYERED_KINDS, SIMULATED_KINDS, FlowPair, PairShards, flow_grid
 from lpa_cwm.synth.pairs import PairSource
@@ -20,6 +21,10 @@ SHARES = (0.5, 0.35, 0.15)
 """Of layered pairs, simulated pairs and natural video, if all are there."""
 ALIGNED = 0.4
 """Probability that the crops of a pair are shifted against each other by its motion at a random point."""
+CENTERED = 0.9
+"""The same of crops as small as those of the re-evaluation at native resolution: both are around a random point."""
+CENTER_ERROR = 6.0
+"""Standard deviation of the point's distance from the middle of such a crop along each axis, in pixels."""
 
 
 class Stage(NamedTuple):
@@ -73,19 +78,29 @@ class FlowCrop:
 
 def crop_pair(pair: FlowPair, size: int, rng: np.random.Generator) -> FlowCrop:
     """Random crops of both frames, sometimes shifted against each other so that a typical motion becomes small."""
-    room = (pair.frames.shape[-1] - size) // FLOW_STRIDE
-    first = rng.integers(0, room + 1, 2) if room else np.zeros(2, dtype=int)
-    second = first
-    if room and rng.random() < ALIGNED and bool(pair.visible.any()):
-        cell = int(rng.choice(np.flatnonzero(pair.visible.numpy().ravel())))
-        typical = pair.flow.flatten(1)[:, cell].numpy() / FLOW_STRIDE
-        second = np.clip(np.round(first - typical).astype(int), 0, room)
+    first, second = corners_of(pair, size, rng)
     corners = (FLOW_STRIDE * first, FLOW_STRIDE * second)
     source, target = (frame[:, y : y + size, x : x + size] for frame, (x, y) in zip(pair.frames, corners, strict=True))
     side, (x, y) = size // FLOW_STRIDE, second
     shift = torch.from_numpy(FLOW_STRIDE * (second - first)).float()[:, None, None]
     flow = pair.flow[:, y : y + side, x : x + side] + shift
     return FlowCrop(source, target, flow, pair.visible[y : y + side, x : x + side])
+
+
+def corners_of(pair: FlowPair, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of the crops of the source and of the target, in steps of the flow."""
+    room = (pair.frames.shape[-1] - size) // FLOW_STRIDE
+    first = rng.integers(0, room + 1, 2) if room else np.zeros(2, dtype=int)
+    if not room or rng.random() >= (CENTERED if size <= CROP else ALIGNED) or not bool(pair.visible.any()):
+        return first, first
+    cell = int(rng.choice(np.flatnonzero(pair.visible.numpy().ravel())))
+    typical = pair.flow.flatten(1)[:, cell].numpy() / FLOW_STRIDE
+    if size > CROP:
+        return first, np.clip(np.round(first - typical).astype(int), 0, room)
+    corner = np.array([cell % pair.flow.shape[-1], cell // pair.flow.shape[-1]]) - size / FLOW_STRIDE / 2
+    places = np.stack((corner + typical, corner)) + rng.normal(0, CENTER_ERROR / FLOW_STRIDE, (2, 2))
+    first, second = np.clip(np.round(places).astype(int), 0, room)
+    return first, second
 
 
 def jitter_exposure(frame: Float[Tensor, "3 s s"], rng: np.random.Generator) -> Float[Tensor, "3 s s"]:
@@ -128,9 +143,9 @@ class FlowBatches:
         return cls([group for group, _ in kept], natural, shares, stages, rank)
 
     def stage(self, step: int) -> Stage:
-        """The last stage that has begun; once all have, the last two alternate."""
+        """The last stage that has begun; once all have, they take turns."""
         begun = [stage for stage in self.stages if stage.first <= step]
-        return begun[-1 - step % 2] if len(begun) == len(self.stages) > 1 else begun[-1]
+        return begun[step % len(begun)] if len(begun) == len(self.stages) else begun[-1]
 
     def __getitem__(self, step: int) -> FlowBatch:
         _, size, count = self.stage(step)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.geometry import patch_centers
+from lpa_cwm.refine import CROP
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.synth.pairs import prefetch
 from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches
@@ -32,8 +33,8 @@ EMA_RATE = 0.001
 """Smallest rate of the averaged weights."""
 WEIGHT_DECAY = 1e-2
 """Of matrices and kernels; vectors and scalars are not decayed."""
-MIN_VISIBLE, MAX_VISIBLE = 0.06, 0.16
-"""Bounds of the fraction of visible patches."""
+VISIBLE, CROP_VISIBLE = (0.06, 0.16), (0.25, 0.45)
+"""Bounds of the fraction of visible patches: in general, and in crops as small as those at native resolution."""
 WEIGHTS = {"match": 0.5, "choice": 0.5, "motion": 1.0, "color": 1.2}
 """Of the terms; the color term also counts in proportion to the natural pairs of a batch."""
 MAX_DEVIATION = 3.0
@@ -175,7 +176,8 @@ def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "
 def training_masks(step: int, rank: int, pairs: int, masks: int, patches: int) -> Bool[Tensor, "pairs masks patches"]:
     """Random masks of a step and process, True where hidden; the fraction of visible patches differs between steps."""
     draw = generator("learned", "masks", step, rank)
-    fraction = MIN_VISIBLE + (MAX_VISIBLE - MIN_VISIBLE) * torch.rand((), generator=draw)
+    least, most = CROP_VISIBLE if patches <= (CROP // PATCH) ** 2 else VISIBLE
+    fraction = least + (most - least) * torch.rand((), generator=draw)
     order = torch.rand(pairs, masks, patches, generator=draw).argsort(-1)
     return order >= max(6, int(patches * fraction))
 
