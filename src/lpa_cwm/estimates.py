@@ -16,17 +16,28 @@ from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.types import Tracks
 
-EVIDENCE = ("strength", "mean_strength", "native_strength", "native_spread", "support")
+EVIDENCE = (
+    "strength",
+    "mean_strength",
+    "native_strength",
+    "native_query_strength",
+    "native_spread",
+    "support",
+    "disagreement",
+    "step",
+    "age",
+)
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
-LEAST = 1e-3
+LEAST = (*(1e-3 for _ in EVIDENCE[:6]), 1.0, 1.0, 1.0)
+"""Smallest value of each, which also stands for what is unknown."""
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
     """Logarithms of `EVIDENCE`; what is unknown counts as the least."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
-    return values.nan_to_num(LEAST).clamp(min=LEAST).log()
+    return values.nan_to_num(0.0).maximum(values.new_tensor(LEAST)).log()
 
 
 def probabilities(

@@ -4,7 +4,8 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import share_pieces
 from lpa_cwm.validation import reason
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -192,15 +194,52 @@ def run_on_actors(ray: Any, actors: list[Any], pieces: list[int]) -> Iterator[tu
         ) from error
 
 
+def in_threads(do: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """The results of all items, in order.
+
+    One thread does an item from its beginning to its end, so any number of workers gives the same bytes.
+    """
+    import torch
+
+    if workers == 1 or len(items) < 2:
+        return [do(item) for item in items]
+
+    def do_alone(item: Item) -> Result:
+        # Threads do not inherit this mode.
+        with torch.inference_mode(inference):
+            return do(item)
+
+    inference = torch.is_inference_mode_enabled()
+    with one_thread_each(), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(do_alone, items))
+
+
+def threads_of(device: str) -> int:
+    """Threads that are worth while: as many as torch itself would use on a CPU; a GPU is kept busy by one."""
+    import torch
+
+    return torch.get_num_threads() if device == "cpu" else 1
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Within this block, threads started by Python compute by themselves: torch gives them no threads of its own."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def executor(name: Literal["local", "ray"], device: str, workers: int | None) -> Executor:
     """An executor by its name on the command line."""
     return RayExecutor(device, workers) if name == "ray" else run_local
 
 
-T = TypeVar("T")
-
-
-def progress(items: Iterable[T], total: int, label: str, quiet: bool = False) -> Iterator[T]:
+def progress(items: Iterable[Item], total: int, label: str, quiet: bool = False) -> Iterator[Item]:
     """Iterate with a progress line on stderr (none when stderr is not a terminal or `quiet`)."""
     from rich.console import Console
     from rich.progress import (

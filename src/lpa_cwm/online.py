@@ -16,10 +16,11 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import FrameEstimate
-from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
+from lpa_cwm.jobs import in_threads
+from lpa_cwm.pair_tracking import PairResult, compare_paths, decode_candidates, endpoints_by_path, reevaluate
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
-from lpa_cwm.refine import PointSource
+from lpa_cwm.refine import AT_ONCE, PointSource
 from lpa_cwm.types import Candidates, Pair, Queries
 
 ONLY = "only"
@@ -56,6 +57,8 @@ class OnlineTracker:
     """Where to compute."""
     name: str = "stream"
     """Identity of the video; fixes the masks."""
+    workers: int = 1
+    """Threads that share the frame pairs and the points of a frame; more than one only without `on_candidates`."""
     time: int = 0
     """Number of the frame that comes next."""
     anchors: list[dict[int, Float[Tensor, "2"]]] = field(default_factory=list)
@@ -125,26 +128,61 @@ class OnlineTracker:
         for track in range(len(self.anchors)):
             if found := self._sources(name, track):
                 groups.setdefault(found[0], {}).setdefault(found[1], []).append(track)
+        self._observe(groups, observed)
+
+        def candidates(source: int, some: Tensor) -> Candidates:
+            return self._candidates(name, source, some, observed, direct)
+
         for reference, by_sources in groups.items():
-            pair = self._observe(reference, observed)
             rows = torch.tensor(sorted(track for tracks in by_sources.values() for track in tracks))
-            xy = torch.stack([self.anchors[track][reference] for track in rows.tolist()]).to(self.device)
-            result = PairResult.empty(xy)
-            others = xy.new_full((len(xy), 1 + len(self.config.gaps), 2), torch.nan)
-            for sources, tracks in by_sources.items():
-                for some in torch.tensor(tracks).split(self.config.batch):
-                    parts = [self._candidates(name, source, some, observed, direct) for source in sources]
-                    place = torch.searchsorted(rows, some)
-                    judged, by_path = self._judge(name, pair, xy[place], some, Candidates.join(parts))
-                    result.put(place, judged)
-                    for path, endpoint in enumerate(by_path[: others.shape[1]]):
-                        others[place, path] = endpoint
-            for index in range(1, self.config.passes + 1):
-                result = self._reevaluate(name, pair, rows, xy, result, others, index)
+            xy = self._given(reference, rows)
+            result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
+            result = self._reevaluate(name, observed[reference], xy, rows, result, others)
+            if self.config.gaps:
+                last_xy, since = self._last_believed(name, rows.tolist())
+                known = last_xy.to(self.device), (self.time - since).to(self.device)
+                result = compare_paths(observed[reference].crop, result, others, *known)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)
         return estimate
+
+    def _first_pass(
+        self,
+        name: str,
+        pair: ObservedPair,
+        xy: Float[Tensor, "k 2"],
+        rows: Int[Tensor, "k"],
+        by_sources: Mapping[tuple[int, ...], list[int]],
+        candidates: Callable[[int, Int[Tensor, "b"]], Candidates],
+    ) -> tuple[PairResult, Float[Tensor, "k p 2"]]:
+        """Endpoints of the points of one reference frame, and those by each path alone; NaN for missing paths.
+
+        `candidates` are those of some tracks from one source frame.
+        """
+        result = PairResult.empty(xy)
+        others = xy.new_full((len(xy), 1 + len(self.config.gaps), 2), torch.nan)
+        batches = [
+            (sources, some)
+            for sources, tracks in by_sources.items()
+            for some in torch.tensor(tracks).split(self.config.batch)
+        ]
+
+        def judge(batch: tuple[tuple[int, ...], Tensor]) -> tuple[PairResult, list[Tensor]]:
+            sources, some = batch
+            parts = [candidates(source, some) for source in sources]
+            return self._judge(name, pair, xy[torch.searchsorted(rows, some)], some, Candidates.join(parts))
+
+        for (_, some), (judged, by_path) in zip(batches, in_threads(judge, batches, self.workers), strict=True):
+            place = torch.searchsorted(rows, some)
+            result.put(place, judged)
+            for path, endpoint in enumerate(by_path[: others.shape[1]]):
+                others[place, path] = endpoint
+        return result, others
+
+    def _given(self, frame: int, tracks: Int[Tensor, "k"]) -> Float[Tensor, "k 2"]:
+        """The positions of tracks that are given in a frame."""
+        return torch.stack([self.anchors[track][frame] for track in tracks.tolist()]).to(self.device)
 
     def _sources(self, name: str, track: int) -> tuple[int, tuple[int, ...]] | None:
         """The last given position's frame, and all frames that candidates come from; None if there is none yet."""
@@ -176,36 +214,53 @@ class OnlineTracker:
         known = self.history.get(name, {}).get(frame)
         return known is not None and track < len(known.visible) and bool(known.visible[track])
 
-    def _observe(self, source: int, observed: dict[Any, ObservedPair]) -> ObservedPair:
-        """The pair of a source frame and the newest frame."""
-        if source not in observed:
-            identity = "clip", self.name, source, self.time
-            frames = self.frames[source], self.frames[self.time]
-            observed[source] = ObservedPair(self.world, *frames, identity, self.config)
-        return observed[source]
+    def _observe(
+        self, groups: Mapping[int, Mapping[tuple[int, ...], list[int]]], observed: dict[Any, ObservedPair]
+    ) -> None:
+        """Observe the pairs of the newest frame and all source frames, with the masks that are asked for."""
+        needed: dict[int, set[int]] = {reference: set() for reference in groups}
+        for by_sources in groups.values():
+            for sources, tracks in by_sources.items():
+                for source in sources:
+                    given = all(source in self.anchors[track] for track in tracks)
+                    needed.setdefault(source, set()).add(self.config.masks if given else self.config.gap_masks)
+
+        def observe(item: tuple[int, set[int]]) -> dict[Any, ObservedPair]:
+            source, counts = item
+            pair = observed.get(source)
+            if pair is None:
+                identity = "clip", self.name, source, self.time
+                pair = ObservedPair(self.world, self.frames[source], self.frames[self.time], identity, self.config)
+            _ = pair.scene
+            found = {source: pair, (source, self.config.masks): pair}
+            for masks in sorted(counts):
+                known = observed.get((source, masks))
+                found[source, masks] = known or found.get((source, masks)) or pair.with_masks(masks)
+                if self.config.mask_sharing == "pair":
+                    _ = found[source, masks].factual
+            return found
+
+        for found in in_threads(observe, list(needed.items()), self.workers):
+            observed.update(found)
 
     def _candidates(
         self,
         name: str,
         source: int,
         rows: Int[Tensor, "k"],
-        observed: dict[Any, ObservedPair],
+        observed: Mapping[Any, ObservedPair],
         direct: dict[tuple[int, ...], Candidates],
     ) -> Candidates:
         """Candidates of some tracks from one source frame; those from given positions serve all adjudicators."""
-        pair, tracks = self._observe(source, observed), rows.tolist()
+        tracks = rows.tolist()
         if all(source in self.anchors[track] for track in tracks):
             key = (source, *tracks)
             if key not in direct:
-                xy = torch.stack([self.anchors[track][source] for track in tracks])
-                direct[key] = pair_candidates(pair, xy.to(self.device)).by_path(self.time - source)
+                direct[key] = pair_candidates(observed[source], self._given(source, rows)).by_path(self.time - source)
             return direct[key]
-        key = source, self.config.gap_masks
-        if key not in observed:
-            observed[key] = pair.with_masks(self.config.gap_masks)
         before = self.history[name][source]
         belief = before.strength[rows] / self.config.visibility_threshold
-        found = pair_candidates(observed[key], before.xy[rows].to(self.device))
+        found = pair_candidates(observed[source, self.config.gap_masks], before.xy[rows].to(self.device))
         return found.by_path(self.time - source, belief.to(self.device))
 
     def _judge(
@@ -237,28 +292,40 @@ class OnlineTracker:
         self,
         name: str,
         pair: ObservedPair,
-        rows: Int[Tensor, "k"],
         xy: Float[Tensor, "k 2"],
+        rows: Int[Tensor, "k"],
         result: PairResult,
         others: Float[Tensor, "k p 2"],
-        index: int,
     ) -> PairResult:
-        """One further pass; at native resolution also from the nearest earlier frame where the point was visible."""
-        frame = self.time - min(self.config.gaps, default=0)
-        known = [self._visible(name, frame, track) for track in rows.tolist()]
-        if self.config.reevaluation != "native" or not any(known):
-            return reevaluate(pair, xy, result, index, None, others)
-        refined = PairResult.empty(xy)
-        seen = torch.tensor(known)
-        for some, is_seen in ((seen.nonzero()[:, 0], True), ((~seen).nonzero()[:, 0], False)):
-            if len(some) == 0:
+        """All further passes; at native resolution some points at a time."""
+        for index in range(1, self.config.passes + 1):
+            if self.config.reevaluation != "native":
+                result = reevaluate(pair, xy, result, index)
                 continue
-            recent = None
-            if is_seen:
-                before = self.history[name][frame].xy[rows[some]].to(self.device)
-                recent = PointSource(self.frames[frame].native, before)
-            refined.put(some, reevaluate(pair, xy[some], result.rows(some), index, recent, others[some]))
-        return refined
+            before = result
+            batches = self._native_batches(name, rows)
+
+            def refine(
+                batch: tuple[Tensor, PointSource | None], before: PairResult = before, index: int = index
+            ) -> PairResult:
+                some, recent = batch
+                return reevaluate(pair, xy[some], before.rows(some), index, recent, others[some])
+
+            result = PairResult.empty(xy)
+            for (some, _), refined in zip(batches, in_threads(refine, batches, self.workers), strict=True):
+                result.put(some, refined)
+        return result
+
+    def _native_batches(self, name: str, rows: Int[Tensor, "k"]) -> list[tuple[Int[Tensor, "b"], PointSource | None]]:
+        """Numbers of rows, and the nearest earlier frame if these points were visible there: a second source."""
+        frame = self.time - min(self.config.gaps, default=0)
+        seen = torch.tensor([self._visible(name, frame, track) for track in rows.tolist()])
+        batches: list[tuple[Tensor, PointSource | None]] = []
+        for some in seen.nonzero()[:, 0].split(AT_ONCE):
+            if len(some):
+                xy = self.history[name][frame].xy[rows[some]].to(self.device)
+                batches.append((some, PointSource(self.frames[frame].native, xy)))
+        return batches + [(some, None) for some in (~seen).nonzero()[:, 0].split(AT_ONCE) if len(some)]
 
     def _give(self, estimate: FrameEstimate) -> None:
         """Positions that are given in the newest frame are visible and exact."""

@@ -41,6 +41,7 @@ def load(
     weights: Path | str | None = None,
     device: str = "cpu",
     quiet: bool = True,
+    workers: int | None = None,
     **settings: Any,
 ) -> "Tracker":
     """Load a tracker by the names of its adjudicator and world model, or from such objects; or a baseline by its name.
@@ -55,6 +56,8 @@ def load(
         weights: File of LPA weights; by default the bundled one.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, `mps`.
         quiet: Whether to show no progress line.
+        workers: Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch
+            uses.
         settings: Fields of `TrackerConfig` that replace those of the configuration.
 
     Examples:
@@ -71,7 +74,7 @@ def load(
             given = ", ".join([*settings, *["config"] * bool(config), *["weights"] * bool(weights)])
             raise InputError(f"{adjudicator} does not take {given}; leave out what only our tracker has.")
         return baseline.load(device=device)
-    named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet}
+    named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet, "workers": workers}
     return load_cwm(adjudicator, world, config, **named, **settings)
 
 
@@ -84,6 +87,7 @@ def load_cwm(
     weights: Path | str | None = None,
     device: str = "cpu",
     quiet: bool = True,
+    workers: int | None = None,
     **settings: Any,
 ) -> "CwmTracker":
     """`load` without the baselines."""
@@ -92,7 +96,7 @@ def load_cwm(
     world = load_world(world) if isinstance(world, str) else world
     if isinstance(adjudicator, str):
         adjudicator = load_adjudicator(adjudicator, score_model, weights, device)
-    return CwmTracker(world, adjudicator, (config or world.defaults).changed(settings), device, quiet)
+    return CwmTracker(world, adjudicator, (config or world.defaults).changed(settings), device, quiet, workers)
 
 
 def load_world(name: str) -> "WorldModel":

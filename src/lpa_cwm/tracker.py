@@ -15,7 +15,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import EstimateTable, FrameEstimate
 from lpa_cwm.geometry import inside
-from lpa_cwm.jobs import progress
+from lpa_cwm.jobs import progress, threads_of
 from lpa_cwm.online import ONLY, OnlineTracker, give
 from lpa_cwm.pair_tracking import PairResult, track_pair
 from lpa_cwm.probe import ObservedPair, observe_pair
@@ -50,6 +50,8 @@ class CwmTracker:
     """Where to compute."""
     quiet: bool = True
     """Whether to show no progress line."""
+    workers: int | None = None
+    """Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch uses."""
 
     def track(self, clip: Clip, queries: Queries | Grid, backward: bool = False) -> Tracks:
         """Tracks in the clip's own pixels, after each query and, if asked for, before it.
@@ -60,8 +62,9 @@ class CwmTracker:
             backward: Whether to track also from each point to the first frame.
         """
         adjudicators = {ONLY: self.adjudicator}
-        settings = {"config": self.config, "device": self.device, "quiet": self.quiet, "backward": backward}
-        return track_many(self.world, adjudicators, clip, queries, **settings)[ONLY]
+        names = ("config", "device", "quiet", "workers")
+        settings = {name: getattr(self, name) for name in names}
+        return track_many(self.world, adjudicators, clip, queries, backward=backward, **settings)[ONLY]
 
     def stream(
         self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
@@ -84,7 +87,9 @@ class CwmTracker:
         Args:
             name: Identity of the video; it fixes the masks.
         """
-        return OnlineTracker(self.world, {ONLY: self.adjudicator}, self.config, self.device, name)
+        adjudicators = {ONLY: self.adjudicator}
+        workers = self.workers or threads_of(self.device)
+        return OnlineTracker(self.world, adjudicators, self.config, self.device, name, workers)
 
     def observe(self, clip: Clip, source: int, target: int) -> ObservedPair:
         """One frame pair of a clip, ready for `track_pair`.
@@ -117,6 +122,7 @@ def track_many(
     device: str = "cpu",
     quiet: bool = True,
     backward: bool = False,
+    workers: int | None = None,
     on_frame: OnFrame = lambda done, total: None,
 ) -> dict[str, Tracks]:
     """Track with several adjudicators; what does not depend on them is computed once.
@@ -130,6 +136,7 @@ def track_many(
         device: Where to compute.
         quiet: Whether to show no progress line.
         backward: Whether to track also from each point to the first frame.
+        workers: Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch uses.
         on_frame: Called before each frame with the number of frames done and in all; it may raise to stop.
 
     Examples:
@@ -146,7 +153,7 @@ def track_many(
     total = len(clip) * (2 if backward else 1)
 
     def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
-        online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name)
+        online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name, workers or threads_of(device))
         offset = 0 if part is clip else len(clip)
         tables = {name: EstimateTable() for name in adjudicators}
         step_through(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))
