@@ -1,12 +1,18 @@
 """Tracking through time on the toy world, where the truth is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+import lpa_cwm.online
+from lpa_cwm import load
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.online import ONLY, OnlineTracker
+from lpa_cwm.registry import bundled_clip
+from lpa_cwm.rng import generator
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
@@ -85,14 +91,14 @@ def test_a_wrong_step_does_not_stay_wrong():
     motion = ToyMotion(shift=(1.0 / SIZE, 0.5 / SIZE))
     points = queries((20.5, 20.5, 0))
     truth = toy_truth(motion, points, 12, (SIZE, SIZE))
-    online = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
-    online.add(points.xy[0], 0)
+    tracking = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
+    tracking.add(points.xy[0], 0)
     clip = toy_clip(motion, 12, (SIZE, SIZE))
     for frame in range(12):
-        estimate = online.step(clip[frame])[ONLY]
+        estimate = tracking.step(clip[frame])[ONLY]
         if frame == 5:
             with torch.inference_mode():
-                online.history[ONLY][5].xy[0] += 9
+                tracking.history[ONLY][5].xy[0] += 9
     assert (estimate.xy[0] - truth.xy[0, -1]).norm() < 1
 
 
@@ -100,35 +106,35 @@ def test_streaming_is_the_same_as_the_whole_clip_and_keeps_few_frames():
     clip = toy_clip(ToyMotion(shift=(0.01, 0.004), turn=0.01), 12, (SIZE, SIZE))
     points = queries((20.5, 30.5, 0), (33.5, 40.5, 2))
     whole = tracker(error=4.0).track(clip, points)
-    online = OnlineTracker(ToyWorld(**SMALL, error=4.0), {ONLY: uniform}, TEMPORAL, name=clip.name)
-    online.add(points.xy[0], 0)
-    online.add(points.xy[1], 2)
+    tracking = OnlineTracker(ToyWorld(**SMALL, error=4.0), {ONLY: uniform}, TEMPORAL, name=clip.name)
+    tracking.add(points.xy[0], 0)
+    tracking.add(points.xy[1], 2)
     for frame in range(12):
-        estimate = online.step(clip[frame])[ONLY]
+        estimate = tracking.step(clip[frame])[ONLY]
         torch.testing.assert_close(estimate.xy, whole.xy[:, frame], equal_nan=True, atol=0, rtol=0)
         assert torch.equal(estimate.visible, whole.visible[:, frame])
     # Two frames with given positions and the four that the longest gap reaches back to, the newest one included.
-    assert len(online.frames) <= 2 + 4
-    assert len(online.history[ONLY]) <= 4
+    assert len(tracking.frames) <= 2 + 4
+    assert len(tracking.history[ONLY]) <= 4
 
 
 def test_points_come_and_go_on_the_way():
     clip = toy_clip(ToyMotion(shift=(0.01, 0.0)), 8, (SIZE, SIZE))
-    online = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
-    online.step(clip[0])
-    first = online.add(torch.tensor([20.5, 30.5]))
-    online.step(clip[1])
-    second = online.add(torch.tensor([40.5, 30.5]))
-    estimate = online.step(clip[2])[ONLY]
+    tracking = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
+    tracking.step(clip[0])
+    first = tracking.add(torch.tensor([20.5, 30.5]))
+    tracking.step(clip[1])
+    second = tracking.add(torch.tensor([40.5, 30.5]))
+    estimate = tracking.step(clip[2])[ONLY]
     assert estimate.visible.tolist() == [True, True]
-    online.remove(first)
-    estimate = online.step(clip[3])[ONLY]
+    tracking.remove(first)
+    estimate = tracking.step(clip[3])[ONLY]
     assert estimate.visible.tolist() == [False, True]
     assert second == 1
     for frame in range(4, 8):
-        online.step(clip[frame])
+        tracking.step(clip[frame])
     with pytest.raises(InputError, match="is gone"):
-        online.add(torch.tensor([1.0, 1.0]), 2)
+        tracking.add(torch.tensor([1.0, 1.0]), 2)
 
 
 def test_backward_tracks_are_those_of_the_reversed_clip():
@@ -154,3 +160,16 @@ def test_a_second_position_repairs_a_track():
     assert tracks.xy[0, 3].tolist() == [22.5, 30.5]
     expected = torch.tensor([22.5 + 2 * 0.64, 30.5])
     assert (tracker(strongest).track(jump, given).xy[0, 5] - expected).norm() < 4
+
+
+def test_workers_give_the_same_bytes_as_one(monkeypatch):
+    """Points of two frames, some of which are lost on the way, by the learned model in native crops."""
+    frames = bundled_clip("learned").frames
+    clip = Clip(torch.stack([frames[index] for index in range(3)]), "bundled")
+    points = Queries(torch.rand(10, 2, generator=generator("workers")) * 200 + 20, torch.arange(10) % 2)
+    monkeypatch.setattr(lpa_cwm.online, "AT_ONCE", 4)
+    alone = load("lpa", batch=4, masks=3, gap_masks=2, workers=1)
+    torch.set_num_threads(1)
+    one, two = (replace(alone, workers=workers).track(clip, points) for workers in (1, 2))
+    for name, value in one.known().items():
+        assert value.numpy().tobytes() == getattr(two, name).numpy().tobytes(), name

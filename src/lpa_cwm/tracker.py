@@ -136,7 +136,8 @@ def track_many(
         device: Where to compute.
         quiet: Whether to show no progress line.
         backward: Whether to track also from each point to the first frame.
-        workers: Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch uses.
+        workers: Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch
+            uses.
         on_frame: Called before each frame with the number of frames done and in all; it may raise to stop.
 
     Examples:
@@ -151,9 +152,12 @@ def track_many(
     """
     queries = validate_queries(clip, queries)
     total = len(clip) * (2 if backward else 1)
+    config, workers = config or world.defaults, workers or threads_of(device)
 
     def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
-        online = OnlineTracker(world, adjudicators, config or world.defaults, device, part.name, workers or threads_of(device))
+        online = OnlineTracker(
+            world, adjudicators, config or world.defaults, device, part.name, workers or threads_of(device)
+        )
         offset = 0 if part is clip else len(clip)
         tables = {name: EstimateTable() for name in adjudicators}
         step_through(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))

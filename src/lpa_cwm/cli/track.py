@@ -77,6 +77,8 @@ in --out."""
     format: Literal["tapvid", "coco", "cvat", "deeplabcut"] | None = None
     """Format of `save` if the suffix is not enough: tapvid (.npz), coco keypoints (.json), cvat for video (.xml), \
 deeplabcut (.csv, .h5)."""
+    workers: Annotated[int, integer(1, 256)] | None = None
+    """Threads that share the points of a frame; on a CPU, by default as many as it has cores."""
     dry_run: bool = False
     """Print predictions, seconds on this machine and memory, and stop; the first frames are tracked to time them."""
     overlay: OverlayOptions = field(default_factory=OverlayOptions)
@@ -151,7 +153,8 @@ deeplabcut (.csv, .h5)."""
         job = StreamJob(stream, queries, self.end, self.out, self.save, self.format, style)
         if not files:
             job.on_row = RowPrinter(self.json)
-        job.run(registry.load_cwm(name, device=device, **self.model.names(), **self.expert.given()))
+        settings = {**self.model.names(), **self.expert.given()}
+        job.run(registry.load_cwm(name, device=device, workers=self.workers, **settings))
         if files:
             print("\n".join(str(path) for path in files))
         if job.interrupted:
@@ -186,9 +189,12 @@ deeplabcut (.csv, .h5)."""
         """Our tracker or a baseline."""
         from lpa_cwm import registry
 
-        if self.model.tracker is not None:
-            return registry.load(name, device=device)
-        return registry.load(name, device=device, **self.model.names(), **self.expert.given())
+        if self.model.tracker is None:
+            settings = {**self.model.names(), **self.expert.given()}
+            return registry.load(name, device=device, workers=self.workers, **settings)
+        if self.workers is not None:
+            raise InputError(f"--workers was given, but {name} has one; leave it out.")
+        return registry.load(name, device=device)
 
     def track(self, tracker: "Tracker", job: "VideoJob") -> None:
         """Track one clip and write its files; after Ctrl-C what was tracked is written."""
