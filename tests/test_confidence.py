@@ -20,7 +20,7 @@ from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
-RULE = Calibration((1.0, 0.0, 0.0, 0.0, 0.0, 3.0), (2.0, 0.0, 0.0, -1.0, 0.0, 5.0))
+RULE = Calibration((1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0), (2.0, 0.0, 0.0, -1.0, 0.0, 0.0, 5.0))
 
 
 def estimates(count: int = 4000) -> Estimates:
@@ -35,7 +35,7 @@ def estimates(count: int = 4000) -> Estimates:
 def test_unknown_evidence_counts_as_the_least() -> None:
     result = PairResult.empty(torch.zeros(2, 2))
     result.strength[0] = 0.1
-    expected = torch.full((2, len(EVIDENCE)), float(np.log(LEAST)))
+    expected = torch.tensor(LEAST).log().repeat(2, 1)
     expected[0, 0] = float(np.log(0.1))
     torch.testing.assert_close(evidence(result), expected)
 

@@ -16,21 +16,11 @@ from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.types import Tracks
 
-EVIDENCE = (
-    "strength",
-    "mean_strength",
-    "native_strength",
-    "native_query_strength",
-    "native_spread",
-    "support",
-    "disagreement",
-    "step",
-    "age",
-)
+EVIDENCE = ("strength", "mean_strength", "native_strength", "native_spread", "support", "disagreement")
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
-LEAST = (*(1e-3 for _ in EVIDENCE[:6]), 1.0, 1.0, 1.0)
+LEAST = (1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1.0)
 """Smallest value of each, which also stands for what is unknown."""
 
 

@@ -138,10 +138,7 @@ class OnlineTracker:
             xy = self._given(reference, rows)
             result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
             result = self._reevaluate(name, observed[reference], xy, rows, result, others)
-            if self.config.gaps:
-                last_xy, since = self._last_believed(name, rows.tolist())
-                known = last_xy.to(self.device), (self.time - since).to(self.device)
-                result = compare_paths(observed[reference].crop, result, others, *known)
+            result = compare_paths(observed[reference].crop, result, others)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)

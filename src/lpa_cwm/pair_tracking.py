@@ -34,15 +34,9 @@ class PairResult:
     """Mean over the candidates of the first pass, whatever their weights."""
     native_strength: Float[Tensor, "n"]
     """In crops at native resolution; NaN without them."""
-    native_query_strength: Float[Tensor, "n"]
-    """The same of the responses from the query's frame alone."""
     native_spread: Float[Tensor, "n"]
     disagreement: Float[Tensor, "n"]
-    """Mean distance between the endpoint and those of the paths, in working pixels, plus one; NaN with one path."""
-    step: Float[Tensor, "n"]
-    """Distance from where the point was last visible, in working pixels, plus one; NaN where that is not known."""
-    age: Float[Tensor, "n"]
-    """Frames since then."""
+    """Mean distance between the endpoint and those of single paths, in working pixels, plus one; NaN with one path."""
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
@@ -98,18 +92,10 @@ def endpoints_by_path(
     return found if len(found) > 1 else []
 
 
-def compare_paths(
-    crop: Crop,
-    result: PairResult,
-    others: Float[Tensor, "n k 2"],
-    last_xy: Float[Tensor, "n 2"],
-    age: Float[Tensor, "n"],
-) -> PairResult:
-    """With how far the endpoints lie from those of single paths, and from where the points were last visible."""
-    end = crop.to_crop(result.xy)
-    apart = (crop.to_crop(others) - end[:, None]).norm(dim=-1).nanmean(1)
-    step = (crop.to_crop(last_xy) - end).norm(dim=-1)
-    return replace(result, disagreement=1 + apart, step=1 + step, age=age)
+def compare_paths(crop: Crop, result: PairResult, others: Float[Tensor, "n k 2"]) -> PairResult:
+    """With how far the endpoints lie from those of single paths; `crop` is the whole frame at working size."""
+    apart = (crop.to_crop(others) - crop.to_crop(result.xy)[:, None]).norm(dim=-1)
+    return replace(result, disagreement=1 + apart.nanmean(1))
 
 
 def reevaluate(
@@ -164,14 +150,7 @@ def reevaluate_native(
     seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
     xy = torch.where(seen[:, None], found.xy, result.xy)
     spread = torch.where(seen, found.spread, result.spread)
-    return replace(
-        result,
-        xy=xy,
-        spread=spread,
-        native_strength=found.strength,
-        native_query_strength=found.first_strength,
-        native_spread=found.spread,
-    )
+    return replace(result, xy=xy, spread=spread, native_strength=found.strength, native_spread=found.spread)
 
 
 def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:

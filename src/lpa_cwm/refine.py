@@ -70,8 +70,6 @@ class NativeEndpoint:
     xy: Float[Tensor, "n 2"]
     strength: Float[Tensor, "n"]
     """Mean over the candidates of their largest magnitude."""
-    first_strength: Float[Tensor, "n"]
-    """The same of the first source's candidates alone: those of the query."""
     spread: Float[Tensor, "n"]
 
     def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
@@ -111,9 +109,8 @@ class NativeRefiner:
         hidden = self._masks(len(sources)).to(center.device)
         response = world.respond(here, there, xy, center - corner, hidden)
         start = distribution(response.mean_where_hidden(hidden.flatten(0, 1)), self.config)
-        strength = response.peaks(response.magnitude())[1]
-        first = strength[:, : hidden.shape[1]].mean(1)
-        return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength.mean(1), first, start.moments()[1])
+        strength = response.peaks(response.magnitude())[1].mean(1)
+        return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
 
     def _masks(self, sources: int) -> Bool[Tensor, "k m p"]:
         """Masks of every source, the same for all points."""

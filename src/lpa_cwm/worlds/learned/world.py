@@ -22,8 +22,8 @@ from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
 FILE = "world-learned.safetensors"
 CALIBRATION = Calibration(
-    visible=(1.0945, 0.0288, -0.1799, 0.0, -0.415, 0.0629, 0.0, 0.0, 0.0, 4.4928),
-    found=(2.5136, 1.0375, 1.2905, 0.0, -0.0928, -0.2366, 0.0, 0.0, 0.0, 14.601),
+    visible=(1.0945, 0.0288, -0.1799, -0.415, 0.0629, 0.0, 4.4928),
+    found=(2.5136, 1.0375, 1.2905, -0.0928, -0.2366, 0.0, 14.601),
 )
 """Fitted on simulated clips by `lpa-cwm train confidence`."""
 DEFAULTS = TrackerConfig(
