@@ -19,6 +19,7 @@ from tyro.conf import Positional
 
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.cli.main import main, parse
+from lpa_cwm.cli.paper import Paper
 from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 
 SIMULATED = {
@@ -54,7 +55,9 @@ class PaperPages:
         words = ["paper", "--data", *map(str, self.benchmarks), str(data), *rows, "--out", str(self.work / "paper")]
         shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
         # The pages name no folder of this machine.
-        run = parse(words).paper_run(shlex.join(["lpa-cwm", *shown]))
+        command = parse(words)
+        assert isinstance(command, Paper)
+        run = command.paper_run(shlex.join(["lpa-cwm", *shown]))
         for result in make_parts(run):
             print(result.paper, result.seconds, flush=True)
         shutil.rmtree(self.out, ignore_errors=True)

@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lpa_cwm.geometry import HW, patch_centers, pixel_centers
+from lpa_cwm.geometry import HW, patch_centers, pixel_centers, to_continuous_index
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE, Description
 
 NMS_RADIUS = 6.0
@@ -78,7 +78,8 @@ class Correlation(nn.Module):
 def position_centers(hw: HW, device: torch.device | None = None) -> Float[Tensor, "s 2"]:
     """Centers of the source positions, in raster order; the last of every row and column lies on the border."""
     return rearrange(
-        (pixel_centers((hw[0] // STRIDE, hw[1] // STRIDE), device) - 0.5) * STRIDE + PATCH / 2, "i j d -> (i j) d"
+        to_continuous_index(pixel_centers((hw[0] // STRIDE, hw[1] // STRIDE), device)) * STRIDE + PATCH / 2,
+        "i j d -> (i j) d",
     )
 
 
