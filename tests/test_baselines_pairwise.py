@@ -177,6 +177,20 @@ def test_chained_trackers_follow_a_steady_motion(tracker):
         assert tracks.visible[row, start:].all()
 
 
+def test_direct_lucas_kanade_matches_the_frame_of_the_query():
+    """Each target is that of a clip of two frames: the query's, and the target."""
+    pytest.importorskip("cv2")
+    clip = moving_clip(8)
+    asked = Queries(torch.tensor([[50.25, 80.75], [60.0, 70.0]]), torch.tensor([0, 3]))
+    direct = LucasKanade(size=None, direct=True).track(clip, asked)
+    for row, source in enumerate(asked.frame.tolist()):
+        for target in range(source + 1, 8):
+            two = Clip(torch.stack([clip[source], clip[target]]), "two")
+            alone = LucasKanade(size=None).track(two, Queries(asked.xy[row : row + 1], torch.tensor([0])))
+            assert torch.equal(alone.xy[0, 1], direct.xy[row, target])
+            assert alone.visible[0, 1] == direct.visible[row, target]
+
+
 def test_a_point_that_was_covered_is_found_again_over_a_gap():
     def shift(before, after):
         """One pixel per frame to the right; nonsense from or to the frames 2 and 3."""

@@ -348,7 +348,7 @@ class DisFlow:
 
 @dataclass(frozen=True, slots=True)
 class LucasKanade:
-    """Pyramidal Lucas-Kanade (Bouguet 2001), chained from frame to frame; visible while the round trip closes."""
+    """Pyramidal Lucas-Kanade (Bouguet 2001), from frame to frame or direct; visible while the round trip closes."""
 
     window: int = 11
     """Side of the matched window, in pixels."""
@@ -358,9 +358,11 @@ class LucasKanade:
     """Largest forward-backward error, summed along the chain, of a visible point, in pixels."""
     size: int | None = 256
     """Side to which frames are resized, without keeping the aspect; None keeps the size of the clip."""
+    direct: bool = False
+    """Match each frame with the query's frame instead of the frame before."""
 
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
-        """Follow each point into the next frame, from its query's frame to the last."""
+        """Follow each point into all frames after its query's."""
         cv2 = require("cv2", extra="flow")
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size)
         tracks = Tracks.at_queries(resized, asked)
@@ -371,13 +373,14 @@ class LucasKanade:
             return Tracks(rescale(tracks.xy, resized.hw, clip.hw), visible, -error)
 
         with keep_partial(found):
-            after = gray(cv2, resized[0])
             for target in range(1, len(clip)):
-                before, after = after, gray(cv2, resized[target])
-                rows = (asked.frame < target).nonzero()[:, 0]
-                if len(rows):
-                    xy, miss = self._step(cv2, before, after, tracks.xy[rows, target - 1])
-                    tracks.xy[rows, target], error[rows, target] = xy, error[rows, target - 1] + miss
+                started = asked.frame < target
+                for source in asked.frame[started].unique().tolist() if self.direct else [target - 1]:
+                    rows = (started & (asked.frame == source) if self.direct else started).nonzero()[:, 0]
+                    if len(rows):
+                        frames = gray(cv2, resized[source]), gray(cv2, resized[target])
+                        xy, miss = self._step(cv2, *frames, tracks.xy[rows, source])
+                        tracks.xy[rows, target], error[rows, target] = xy, error[rows, source] + miss
         return found()
 
     def _step(

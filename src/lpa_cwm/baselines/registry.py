@@ -304,6 +304,7 @@ def external(name: str, what: str, license: str, repository: str, source: Extern
 _ALL = (
     Baseline("static", "A point that never moves, always visible.", "Apache-2.0", "built in", BuiltIn(StaticPoint())),
     opencv("lk", "Pyramidal Lucas-Kanade (Bouguet 2001), frame to frame; forward-backward visibility.", LucasKanade()),
+    opencv("lk-direct", f"Pyramidal Lucas-Kanade (Bouguet 2001); {DIRECT}", LucasKanade(direct=True)),
     opencv("dis", f"Dense inverse search flow (Kroeger et al. 2016); {DIRECT}", PairwiseTracker(DisFlow())),
     opencv("dis-chain", "DIS flow, frame to frame.", GapTracker(DisFlow(), gaps=(1,), direct=False)),
     opencv("dis-gaps", f"DIS flow {GAPS}", GapTracker(DisFlow())),
@@ -312,6 +313,7 @@ _ALL = (
     raft("raft-small", "RAFT flow with a fifth of the weights", "raft-small.pth"),
     raft("raft-small-gaps", "RAFT flow with a fifth of the weights", "raft-small.pth", gaps=True),
     raft("raft-things", "RAFT flow trained on FlyingThings3D", "raft-things.pth"),
+    raft("raft-things-gaps", "RAFT flow trained on FlyingThings3D", "raft-things.pth", gaps=True),
     raft("raft-kitti", "RAFT flow tuned on KITTI", "raft-kitti.pth"),
     Baseline(
         name="smurf",

@@ -234,12 +234,24 @@ def against_paper(scored: MethodSet) -> Iterator[Table]:
 def _paper_row(scored: MethodSet, scores: Scores, figure: PaperFigure) -> Row:
     metric = METRICS[figure.metric]
     ours = estimate_cell(scored.estimates[scores.method][figure.metric], metric)
-    gap = float(ours.value) - figure.value
     paper = Cell(f"{figure.value:.2f}", figure.value)
     label = f"{_label(metric.name, scored)} {metric.arrow}".strip()
     return Row(
-        (text_cell(scores.method), text_cell(figure.method), text_cell(label), paper, ours, Cell(f"{gap:+.2f}", gap))
+        (
+            text_cell(scores.method),
+            text_cell(figure.method),
+            text_cell(label),
+            paper,
+            ours,
+            gap_cell(ours, figure.value),
+        )
     )
+
+
+def gap_cell(ours: Cell, paper: float) -> Cell:
+    """Ours minus the paper's figure; a dash where ours is undefined."""
+    gap = float(ours.value) - paper
+    return Cell(f"{gap:+.2f}" if gap == gap else "–", gap)
 
 
 def subset_of(name: str) -> str:

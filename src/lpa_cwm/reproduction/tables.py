@@ -11,7 +11,7 @@ from lpa_cwm.evaluation.audit import AdjudicatorStats, gap_closed
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS, Estimate, Scores
 from lpa_cwm.report.page import WRITERS
-from lpa_cwm.report.results import MethodSet
+from lpa_cwm.report.results import MethodSet, gap_cell
 from lpa_cwm.report.tables import (
     Cell,
     Column,
@@ -223,8 +223,14 @@ DIFFERENCE = (Column("paper", "Paper"), Column("ours", "Ours"), Column("differen
 
 
 def _difference_row(heads: Sequence[str], paper: float, ours: Cell) -> Row:
-    gap = float(ours.value) - paper
-    return Row((*map(text_cell, heads), Cell(f"{paper:g}", paper), ours, Cell(f"{gap:+.2f}", gap)))
+    return Row(
+        (
+            *map(text_cell, heads),
+            Cell(f"{paper:.2f}" if round(paper, 2) == paper else f"{paper:g}", paper),
+            ours,
+            gap_cell(ours, paper),
+        )
+    )
 
 
 def stated_table(slug: str, title: str, stated: Mapping[str, float], ours: Mapping[str, Cell]) -> Table:
