@@ -1,12 +1,15 @@
 """The figures of docs/reproduction_notes.md: what re-evaluation, windows, Eq. 3, weights and Eq. 1 do.
 
-python benchmarks/notes.py DATA [--part reevaluation windows score gain total] [--videos 8] [--world compact]
+python benchmarks/notes.py DATA [--part reevaluation windows score gain total helps] [--page docs/reproduction_notes.md]
 
-DATA is annotated videos in TAP-Vid's formats, or a folder of MOVi-F records.
+DATA is annotated videos in TAP-Vid's formats, or a folder of MOVi-F records. With --page the tables of the page are
+replaced by those that are measured. The part `helps` also tracks simulated clips, which it makes in --work.
 """
 
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,11 +19,15 @@ from tyro.conf import Positional
 
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
-from lpa_cwm.config import PAPER
+from lpa_cwm.cli.main import main
+from lpa_cwm.config import PAPER, Selection
 from lpa_cwm.decode import localize
+from lpa_cwm.evaluation.compare import compare
+from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.evaluation.sweep import choose_queries, open_pairs
 from lpa_cwm.geometry import rescale
 from lpa_cwm.masks import hide, neighborhood, random_masks
+from lpa_cwm.metrics import difference, summarize
 from lpa_cwm.metrics.comparison import THRESHOLDS
 from lpa_cwm.pair_tracking import reevaluate, track_pair
 from lpa_cwm.probe import ObservedPair, first_pass, observe_pair
@@ -29,7 +36,14 @@ from lpa_cwm.types import Candidates, Judgement, Pair
 
 RIGHT, WRONG = 4.0, 8.0
 """A candidate within the first number of pixels of the truth is right, one beyond the second is wrong."""
-Name = Literal["reevaluation", "windows", "score", "gain", "total"]
+SHARPNESS = (50.0, 200.0, 1000.0, 5000.0)
+Name = Literal["reevaluation", "windows", "score", "gain", "total", "helps"]
+REEVALUATIONS = {
+    "none (R = 0)": {"passes": 0},
+    "the paper's, full frame, uniform": {"passes": 1, "reevaluation": "query"},
+    "native crops (the default)": {},
+}
+"""Settings of the default tracker that are compared by the part `helps`."""
 METHODS = ("uniform", "apa", "lpa")
 
 
@@ -39,13 +53,29 @@ def worst_candidate(pair: Pair, candidates: Candidates) -> Judgement:
     return Judgement.of(torch.nn.functional.one_hot(far.argmax(1), far.shape[1]).to(far))
 
 
+def table(*rows: tuple[object, ...]) -> list[str]:
+    """A Markdown table; the first row is its head."""
+    head, *body = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return [head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body]
+
+
+def replace_table(page: Path, name: str, lines: list[str]) -> None:
+    """Write lines between the two comments of a name."""
+    begin, end = f"<!-- figures: {name} -->", f"<!-- end: {name} -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{page} lacks {begin} and {end}.")
+    page.write_text("\n".join([before + begin, *lines, "", end]) + after)
+
+
 @dataclass(frozen=True)
 class Notes:
     """Print the figures of the notes on the same frame pairs and queries."""
 
     data: Annotated[Path, Positional]
-    part: tuple[Name, ...] = ("reevaluation", "windows", "score", "gain", "total")
-    videos: int = 8
+    part: tuple[Name, ...] = ("reevaluation", "windows", "score", "gain", "total", "helps")
+    videos: int = 20
     queries: int = 4
     """Queries of each video."""
     gaps: tuple[int, int] = (1, 12)
@@ -53,20 +83,33 @@ class Notes:
     world: str = "learned"
     literal: str = "learned-total"
     """The same world model with the literal total effect."""
-    points: int = 8
+    points: int = 30
     """Queries on which the total effect is measured, which is slow."""
+    tracks: int = 4
+    """Tracks per video of the part `helps`."""
+    frames: int = 24
+    """Frames per video of the part `helps`."""
+    work: Path = Path("runs/notes")
+    """Folder of its simulated clips and runs."""
+    page: Path | None = None
+    """Page whose tables are replaced."""
     threads: int = 1
 
-    @torch.inference_mode()
     def run(self):
         torch.set_num_threads(self.threads)
         count = self.videos * self.queries
         source = open_pairs(self.data, self.queries, self.gaps)
-        pairs = [pair for video in choose_queries(source, self.videos, count) for pair in video]
+        with torch.inference_mode():
+            pairs = [pair for video in choose_queries(source, self.videos, count) for pair in video]
         queries = sum(len(pair.xy) for pair in pairs)
-        print(f"{queries} queries, {len(pairs)} frame pairs of {self.data.stem}, world model {self.world}", flush=True)
+        sample = f"{queries} queries in {len(pairs)} frame pairs of `{self.data.stem}`, world model `{self.world}`"
         for part in self.part:
-            getattr(self, part)(pairs)
+            with torch.inference_mode():
+                lines = ["", *getattr(self, part)(pairs)]
+            lines += [] if part == "helps" else ["", f"{sample} (`--part {part}`)."]
+            print("\n".join(lines), flush=True)
+            if self.page:
+                replace_table(self.page, part, lines)
 
     def observed(self, pairs, name: str, **settings) -> Iterator[tuple[ObservedPair, Correspondence]]:
         world = registry.load_world(name)
@@ -94,16 +137,18 @@ class Notes:
                 masks = random_masks(observed.config.masks, observed.patches, *observed.identity, "pass", 1)
                 revealed += (hide(masks, near, "raster") != masks).sum(1).div(2).tolist()
                 visible = int((~masks[0]).sum())
-        print(f"re-evaluation changes {sum(revealed) / len(revealed):.2f} of {visible} visible patches of a mask")
+        rows = [
+            ("adjudicator", "same pixel as uniform, R = 0", "same pixel as uniform, R = 1", "of those apart before")
+        ]
         for other in ("lpa", "worst"):
             before, after = (torch.cat(places[other]) - torch.cat(places["uniform"]) for places in (first, last))
             same = [int((gap.norm(dim=-1) < 0.5).sum()) for gap in (before, after)]
             moved = before.norm(dim=-1) >= 0.5
             kept = int((after[moved].norm(dim=-1) < 0.5).sum())
-            print(
-                f"uniform and {other} at the same pixel: {same[0]} of {len(before)} before, {same[1]} after; of the "
-                f"{int(moved.sum())} that differed before, {kept} are the same after"
-            )
+            of = len(before)
+            rows.append((other, f"{same[0]} of {of}", f"{same[1]} of {of}", f"{kept} of {int(moved.sum())}"))
+        changed = sum(revealed) / len(revealed)
+        return [*table(*rows), "", f"The first endpoint changes {changed:.2f} of {visible} visible patches of a mask."]
 
     def windows(self, pairs):
         """Share of endpoints that two Gaussian windows move, by sharpness."""
@@ -112,36 +157,38 @@ class Notes:
         for observed, seen, candidates, _ in self.candidates(pairs, subpixel=False):
             for name, judge in judges.items():
                 response = candidates.response.aggregate(judge(seen, candidates).weights)
-                for sharpness in (50.0, 200.0, 1000.0, 5000.0):
+                for sharpness in SHARPNESS:
                     config = replace(observed.config, sharpness=sharpness)
                     ends = [localize(response, replace(config, windows=windows)) for windows in (0, 2)]
                     moved.setdefault((name, sharpness), []).append((ends[0] - ends[1]).norm(dim=-1) > 0.5)
-        for (name, sharpness), flags in moved.items():
-            share = torch.cat(flags).double().mean()
-            print(f"{name}: two windows move {share:.1%} of the endpoints at beta = {sharpness:g}")
+        shares = {key: f"{torch.cat(flags).double().mean():.1%}" for key, flags in moved.items()}
+        rows = [(f"{beta:g}", *(shares[name, beta] for name in judges)) for beta in SHARPNESS]
+        return table(("beta", *(f"moved by two windows, {name}" for name in judges)), *rows)
 
     def score(self, pairs):
         """Eq. 3 at right and wrong candidates, with the score model and with random vectors in its place."""
         real = registry.load_adjudicator("apa")
         draw = torch.Generator().manual_seed(0)
         noise = APA(lambda frames: torch.randn(frames.shape, generator=draw))
-        found = {"score": [], "random vectors": []}
+        found = {"the compact score model": [], "random vectors": []}
         errors = []
         for _, seen, candidates, end in self.candidates(pairs):
             errors.append((candidates.peak - end[:, None]).norm(dim=-1))
-            for name, apa in (("score", real), ("random vectors", noise)):
+            for name, apa in zip(found, (real, noise), strict=True):
                 # Weights of one query sum to one, so that queries count alike.
                 found[name].append(apa(seen, candidates).weights)
         error = torch.cat(errors)
         mixed = (error < RIGHT).any(1) & (error > WRONG).any(1)
-        print(f"{int(mixed.sum())} of {len(error)} sets have candidates within {RIGHT:g} px and beyond {WRONG:g} px")
+        rows = [("in place of the score", "weight of wrong candidates / of right ones", "wrong ones weigh more in")]
         for name, parts in found.items():
             weights, near = torch.cat(parts)[mixed], error[mixed]
             right = (weights * (near < RIGHT)).sum(1) / (near < RIGHT).sum(1)
             wrong = (weights * (near > WRONG)).sum(1) / (near > WRONG).sum(1)
             ratio = (wrong.mean() / right.mean()).item()
             more = (wrong > right).double().mean().item()
-            print(f"{name}: wrong candidates weigh {ratio:.2f} times right ones; more in {more:.0%} of the sets")
+            rows.append((name, f"{ratio:.2f}", f"{more:.0%} of the sets"))
+        some = f"{int(mixed.sum())} of {len(error)} sets have candidates within {RIGHT:g} px and beyond {WRONG:g} px."
+        return [*table(*rows), "", some]
 
     def gain(self, pairs):
         """How much of the gain over uniform weights is visibility and how much is choice."""
@@ -152,10 +199,12 @@ class Notes:
                 error = rescale(result.xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1)
                 near[name].append((error[:, None] < torch.tensor(THRESHOLDS)).double().mean(1))
                 shown[name].append((result.strength >= observed.config.visibility_threshold).double())
+        rows = [("weights", "accuracy if all points are shown", "with the own visibility", "points shown")]
         for name in METHODS:
             accuracy, seen = torch.cat(near[name]), torch.cat(shown[name])
-            own = f"{100 * (accuracy * seen).mean():.1f} with its own visibility, which shows {100 * seen.mean():.1f} %"
-            print(f"{name}: accuracy {100 * accuracy.mean():.1f} if all points are shown, {own}")
+            own, share = 100 * (accuracy * seen).mean(), f"{100 * seen.mean():.1f} %"
+            rows.append((name, f"{100 * accuracy.mean():.1f}", f"{own:.1f}", share))
+        return table(*rows)
 
     def total(self, pairs):
         """Endpoint errors with motion held fixed, and with the literal total effect (Eq. 1)."""
@@ -165,13 +214,44 @@ class Notes:
             left -= 1
             if left == 0:
                 break
+        rows = [("world model", "mean error, px", "median, px", "points")]
         for name in (self.world, self.literal):
             errors = []
             for observed, pair in self.observed(few, name, passes=0):
                 xy = track_pair(observed, {"uniform": registry.load_adjudicator("uniform")}, pair.xy)["uniform"].xy
                 errors.append(rescale(xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1))
             error = torch.cat(errors)
-            print(f"{name}: mean error {error.mean():.2f} px, median {error.median():.2f} px on {len(error)} points")
+            rows.append((f"`{name}`", f"{error.mean():.2f}", f"{error.median():.2f}", len(error)))
+        return table(*rows)
+
+    def helps(self, pairs):
+        """Tracks with and without re-evaluation, on the real videos and on simulated ones."""
+        simulated = self.work / "simulated"
+        words = "--form tapvid --recipe mixed --split val --clips 20 --per-file 5 --tracks 64 --seed 2"
+        with redirect_stdout(StringIO()):
+            main(["data", "simulate", "--out", str(simulated), *words.split()])
+        selection = Selection(max_tracks=self.tracks, frames=self.frames)
+        rows = [("data", "re-evaluation", "DCA", "minus R = 0", "delta avg", "minus R = 0")]
+        for path in (self.data, simulated):
+            methods = [
+                Method("lpa", self.world, settings=settings, label=label) for label, settings in REEVALUATIONS.items()
+            ]
+            result = compare(path, self.work / path.stem, methods, selection=selection)
+            base = result.scores["none (R = 0)"]
+            for label in REEVALUATIONS:
+                own, gaps = result.scores[label], difference(result.scores[label], base, ["dca_avg", "delta_avg"])
+                cells = []
+                for name in ("dca_avg", "delta_avg"):
+                    gap = gaps[name].estimate
+                    shown = f"{100 * gap.value:+.1f} ({100 * gap.low:.1f} … {100 * gap.high:.1f})"
+                    cells += [f"{100 * summarize(own, [name])[name].value:.1f}", "" if own is base else shown]
+                rows.append((f"`{path.stem}`", label, *cells))
+        return [
+            *table(*rows),
+            "",
+            f"LPA, {self.tracks} tracks per video, {self.frames} frames; differences on the same videos with 95 % "
+            "intervals over resampled videos (`--part helps`).",
+        ]
 
 
 if __name__ == "__main__":

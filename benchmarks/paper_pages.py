@@ -24,12 +24,10 @@ from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 
 SIMULATED = {
     "simulated": "--split val --clips 9 --per-file 3",
-    "val": "--split val --clips 20 --per-file 5 --seed 1",
-    "train": "--split train --clips 40 --per-file 5",
+    "val": "--split val --clips 10 --per-file 5 --seed 1",
+    "train": "--split train --clips 25 --per-file 5",
 }
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
-PART = "--videos 9 --max-tracks 5 --frames 6 --steps 400 --cases simulated"
-"""The part of the benchmarks that is used, and the updates of each training."""
 METHODS = ("uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
 
 
@@ -42,7 +40,10 @@ class PaperPages:
     work: Path = Path("runs/paper")
     """Folder of data, runs and trainings; not part of the pages."""
     out: Path = Path("docs/paper")
-    threads: int = 2
+    part: str = "--videos 6 --max-tracks 5 --frames 8 --steps 300"
+    """The part of the benchmarks that is used, and the updates of each training, as options of the command."""
+    threads: int = 1
+    """More are faster only on a machine that does nothing else."""
 
     def run(self):
         torch.set_num_threads(self.threads)
@@ -51,7 +52,7 @@ class PaperPages:
             fixed = "--form tapvid --recipe mixed --tracks 64"
             main(["data", "simulate", "--out", str(data / name), *fixed.split(), *options.split()])
         raft = [] if BASELINES["raft"].missing() else ["raft"]
-        rows = [*PART.split(), "--methods", *raft, *METHODS]
+        rows = [*self.part.split(), "--cases", "simulated", "--methods", *raft, *METHODS]
         words = ["paper", "--data", *map(str, self.benchmarks), str(data), *rows, "--out", str(self.work / "paper")]
         shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
         # The pages name no folder of this machine.
