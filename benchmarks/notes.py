@@ -40,7 +40,7 @@ SHARPNESS = (50.0, 200.0, 1000.0, 5000.0)
 Name = Literal["reevaluation", "windows", "score", "gain", "total", "helps"]
 REEVALUATIONS = {
     "none (R = 0)": {"passes": 0},
-    "the paper's, full frame, uniform": {"passes": 1, "reevaluation": "query"},
+    "whole frame": {"passes": 1, "reevaluation": "joint"},
     "native crops (the default)": {},
 }
 """Settings of the default tracker that are compared by the part `helps`."""
@@ -87,7 +87,7 @@ class Notes:
     """Queries on which the total effect is measured, which is slow."""
     tracks: int = 4
     """Tracks per video of the part `helps`."""
-    frames: int = 24
+    frames: int = 12
     """Frames per video of the part `helps`."""
     work: Path = Path("runs/notes")
     """Folder of its simulated clips and runs."""
@@ -210,8 +210,8 @@ class Notes:
         """Endpoint errors with motion held fixed, and with the literal total effect (Eq. 1)."""
         left, few = self.points, []
         for pair in pairs:
-            few.append(replace(pair, xy=pair.xy[:1], end=pair.end[:1]))
-            left -= 1
+            few.append(replace(pair, xy=pair.xy[:left], end=pair.end[:left]))
+            left -= len(few[-1].xy)
             if left == 0:
                 break
         rows = [("world model", "mean error, px", "median, px", "points")]

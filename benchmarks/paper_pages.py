@@ -25,7 +25,7 @@ from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 SIMULATED = {
     "simulated": "--split val --clips 9 --per-file 3",
     "val": "--split val --clips 10 --per-file 5 --seed 1",
-    "train": "--split train --clips 25 --per-file 5",
+    "train": "--split train --clips {clips} --per-file 5",
 }
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
 METHODS = ("uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
@@ -40,8 +40,11 @@ class PaperPages:
     work: Path = Path("runs/paper")
     """Folder of data, runs and trainings; not part of the pages."""
     out: Path = Path("docs/paper")
+    methods: tuple[str, ...] = METHODS
     part: str = "--videos 6 --max-tracks 5 --frames 8 --steps 300"
     """The part of the benchmarks that is used, and the updates of each training, as options of the command."""
+    clips: int = 25
+    """Simulated clips of the training."""
     threads: int = 1
     """More are faster only on a machine that does nothing else."""
 
@@ -50,9 +53,18 @@ class PaperPages:
         data = self.work / "data"
         for name, options in SIMULATED.items():
             fixed = "--form tapvid --recipe mixed --tracks 64"
-            main(["data", "simulate", "--out", str(data / name), *fixed.split(), *options.split()])
+            main(
+                [
+                    "data",
+                    "simulate",
+                    "--out",
+                    str(data / name),
+                    *fixed.split(),
+                    *options.format(clips=self.clips).split(),
+                ]
+            )
         raft = [] if BASELINES["raft"].missing() else ["raft"]
-        rows = [*self.part.split(), "--cases", "simulated", "--methods", *raft, *METHODS]
+        rows = [*self.part.split(), "--cases", "simulated", "--methods", *raft, *self.methods]
         words = ["paper", "--data", *map(str, self.benchmarks), str(data), *rows, "--out", str(self.work / "paper")]
         shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
         # The pages name no folder of this machine.

@@ -8,7 +8,16 @@ import torch
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.sweep import MASKS, PASSES, choose_queries, open_pairs, sweep_pairs
+from lpa_cwm.evaluation import sweep as sweep_module
+from lpa_cwm.evaluation.sweep import (
+    MASKS,
+    PASSES,
+    choose_queries,
+    errors_and_times,
+    open_pairs,
+    sweep,
+    sweep_pairs,
+)
 from lpa_cwm.report.page import write_report
 from lpa_cwm.report.results import read_cells
 from lpa_cwm.tracker import CwmTracker
@@ -65,6 +74,23 @@ def test_records_of_movi_f_are_swept(tmp_path):
     videos = choose_queries(open_pairs(tmp_path, 4, (1, 1)), 10, 40)
     assert [sum(len(pair.xy) for pair in pairs) for pairs in videos] == [4] * 10
     assert all(pair.identity[2] == pair.identity[1] + 1 for pairs in videos for pair in pairs)
+
+
+def test_the_time_of_a_query_has_the_encoding_of_its_frames_and_not_their_preparation(monkeypatch):
+    """The paper's protocol: factual prediction to endpoint; without input, output and what comes before the model."""
+    happened, one = [], tracker()
+    describe, resize = ToyWorld.describe, sweep_module.crop_resize
+    monkeypatch.setattr(ToyWorld, "describe", lambda self, frame: happened.append("encode") or describe(self, frame))
+    monkeypatch.setattr(sweep_module, "crop_resize", lambda *given: happened.append("resize") or resize(*given))
+    monkeypatch.setattr(sweep_module.time, "perf_counter", lambda: happened.append("clock") or 0.0)
+    list(errors_and_times(one, next(OnePair().pairs_of(0))))
+    assert happened == ["resize"] * 2 + ["clock", "encode", "encode", "clock"] * 2
+
+
+def test_a_sweep_of_fewer_queries_than_asked_for_says_so(tmp_path):
+    path = save(tmp_path / "data.pkl", entries(2, n=4, t=4))
+    with pytest.warns(UserWarning, match="40 queries of 10 videos were asked for; 8 of 2 that move were found"):
+        sweep(path, world="toy", adjudicator="uniform")
 
 
 def test_the_command_takes_settings_and_score_models(tmp_path, capsys):

@@ -5,6 +5,7 @@ M = 10 and M = 20.
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from lpa_cwm.datasets.movif import MoviClips, entries_of
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import data_files, pin_settings
-from lpa_cwm.geometry import rescale
+from lpa_cwm.geometry import Crop, crop_resize, rescale
 from lpa_cwm.metrics.comparison import SIZE
-from lpa_cwm.probe import observe_pair
+from lpa_cwm.probe import ObservedPair, PreparedFrame
 from lpa_cwm.report.results import SweepCell, read_cells, write_cells
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.training.pair_sampling import Correspondence, FlowPairSampler, PairSampler, TrackPairSampler
@@ -61,7 +62,12 @@ def sweep(
         counts = {"videos": videos, "queries": queries, "gaps": list(gaps), "settings": settings or {}}
         files = {"bundled_weights": bundled, "weights": registry.fingerprint_of([weights]) if weights else None}
         pin_settings(out / "settings.json", names | counts | files)
-    return sweep_pairs(tracker, choose_queries(source, videos, queries), out)
+    chosen = choose_queries(source, videos, queries)
+    found = sum(len(pair.xy) for pairs in chosen for pair in pairs)
+    if (found, len(chosen)) != (queries, videos):
+        asked = f"{queries} queries of {videos} videos were asked for"
+        warnings.warn(f"{asked}; {found} of {len(chosen)} that move were found.", stacklevel=2)
+    return sweep_pairs(tracker, chosen, out)
 
 
 def open_pairs(path: Path, queries: int, gaps: tuple[int, int], pairs: int = PAIRS) -> PairSampler:
@@ -140,12 +146,21 @@ def measure_cell(tracker: CwmTracker, videos: Sequence[Sequence[Correspondence]]
 
 @torch.inference_mode()
 def errors_and_times(tracker: CwmTracker, pair: Correspondence) -> Iterator[tuple[float, float]]:
-    """End-point error and seconds of each query; the time includes describing both frames."""
+    """End-point error and seconds of each query.
+
+    The time includes describing (encoding) both frames, but not resizing them and moving them to the device.
+    """
+    world, identity = tracker.world, ("clip", *pair.identity)
+    frames = pair.source, pair.target
+    resized = [crop_resize(one, Crop.full((one.shape[-2], one.shape[-1]), world.size)) for one in frames]
+    moved = [one.to(tracker.device) for one in resized]
     for xy, end in zip(pair.xy.to(tracker.device), pair.end, strict=True):
         synchronize(tracker.device)
         start = time.perf_counter()
-        frames, identity = (pair.source, pair.target), ("clip", *pair.identity)
-        observed = observe_pair(tracker.world, *frames, identity, tracker.config, tracker.device)
+        source, target = [
+            PreparedFrame(frame, one, world.describe(one)) for frame, one in zip(frames, moved, strict=True)
+        ]
+        observed = ObservedPair(world, source, target, identity, tracker.config)
         result = tracker.track_pair(observed, xy[None])
         synchronize(tracker.device)
         seconds = time.perf_counter() - start
