@@ -36,9 +36,10 @@ lint: .venv/dev   ## style, types and layers
 	$(BIN)/lint-imports --no-cache
 
 # One thread for each of the two workers: more would wait for each other. Bytecode is written even where the machine
-# says otherwise, so that tests are not compiled anew in every run. A file stays with one worker, and so do its fixtures.
+# says otherwise, so that tests are not compiled anew in every run. A file stays with one worker, and so do its fixtures;
+# the longest files begin (tests/conftest.py), which xdist would reorder by the number of tests.
 test: .venv/dev   ## the default suite
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Environments of their own. `uv` resolves every direct dependency of the core to its lowest declared version; the
 # newest are what pip takes by itself. Both need the GPU builds of torch where the package index has no others.
@@ -62,7 +63,7 @@ test-newest: build/newest/done  ## the tests of the core with the newest version
 SHAPES := --jaxtyping-packages=lpa_cwm,beartype.beartype
 
 test-shapes: .venv/dev  ## the default suite with the shapes and types of all arguments checked at every call
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(SHAPES)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHAPES)
 
 test-slow: .venv/dev  ## checks that take minutes
 	$(BIN)/python -m pytest -m slow $(SHAPES)
