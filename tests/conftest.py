@@ -8,8 +8,30 @@ settings.register_profile("lpa-cwm", deadline=None)
 settings.load_profile("lpa-cwm")
 
 
-LONGEST = """baselines_workers track_command demo lpa_training page_security ablate cli docs predict unpickle examples
-durability baselines_fetch reproduction python_api features rollouts ray native_size score_adm sweep layered""".split()
+LONGEST = [
+    "baselines_workers",
+    "track_command",
+    "demo",
+    "lpa_training",
+    "page_security",
+    "ablate",
+    "cli",
+    "docs",
+    "predict",
+    "unpickle",
+    "examples",
+    "durability",
+    "baselines_fetch",
+    "reproduction",
+    "python_api",
+    "features",
+    "rollouts",
+    "ray",
+    "native_size",
+    "score_adm",
+    "sweep",
+    "layered",
+]
 """Files that take longest, which begin first: otherwise one process works on the last of them alone."""
 
 

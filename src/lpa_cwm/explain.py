@@ -200,7 +200,7 @@ def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
 COLUMNS = 5
 SPOT = 5
-"""Side in pixels of the smallest spot: a sharp distribution is a single pixel, which nobody sees."""
+"""Side in pixels of the smallest spot: a sharp distribution is a single pixel, which is too small to see."""
 
 
 def to_image(image: Float[Tensor, "3 h w"]) -> np.ndarray:

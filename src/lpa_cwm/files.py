@@ -1,4 +1,4 @@
-"""Where files go, and writing them so that nobody ever sees half of one."""
+"""Where files go, atomic writing, and folders that hold files of one kind of settings."""
 
 import errno
 import fcntl
@@ -101,7 +101,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     try:
         with naming_full_disk(path):
             yield aside
-            # mkstemp makes private files; results are for everybody the umask admits.
+            # mkstemp makes private files; results have the permissions that the umask allows.
             aside.chmod(0o666 & ~_umask())
             sync(aside)
             aside.replace(path)
@@ -132,7 +132,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """Turn whatever a full disk causes while a path is written into the system's own error."""
+    """Turn every error that a full disk causes while a path is written into the system's own error."""
     try:
         yield
     except Exception as error:

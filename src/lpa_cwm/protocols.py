@@ -1,4 +1,4 @@
-"""The protocols: whatever has these methods can take part."""
+"""The protocols: any object with these methods can be used."""
 
 from collections.abc import Sequence
 from pathlib import Path

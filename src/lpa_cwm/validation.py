@@ -1,6 +1,6 @@
 """Checks of files that others wrote: size, structure, types, shapes and numbers, before memory is taken for them.
 
-Every reader of the package uses these functions. `reading` turns whatever a damaged file causes into one sentence.
+Every reader of the package uses these functions. `reading` turns errors from damaged files into one sentence.
 """
 
 import json
@@ -37,7 +37,7 @@ WHOLE = 2**63
 
 @contextmanager
 def reading(path: Path | str, expected: str, remedy: str) -> Iterator[None]:
-    """Say in one sentence that a file is not what was expected, whatever its bytes have caused."""
+    """Turn any error about the content of a file into one sentence that says what was expected."""
     try:
         yield
     except InputError:

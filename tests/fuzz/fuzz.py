@@ -46,7 +46,7 @@ def reset_peak() -> None:
 
 
 def read_one(name, number, seed, folder, scratch):
-    """The result of one input, and the exception if there was one that nobody foresaw."""
+    """The result of one input, and the exception if there was an unexpected one."""
     from readers import READERS, damaged
 
     from lpa_cwm.errors import InputError

@@ -1,4 +1,4 @@
-"""`lpa-cwm doctor`: what is installed and at hand, what is missing, and the command that gets it."""
+"""`lpa-cwm doctor`: what is installed and available, what is missing, and the command that gets it."""
 
 import json
 import re
@@ -146,7 +146,7 @@ def trials() -> Iterator[Finding]:
     try:
         clip = read(DEMO_CLIP)
         first, second = clip[0], clip[1]
-    except Exception as error:  # Whatever a broken installation raises is the finding.
+    except Exception as error:  # A broken installation may raise anything, and that is the finding.
         yield Finding("trials", "decoding", "wrong", f"{type(error).__name__}: {error}", remedy, needed=True)
         return
     yield Finding("trials", "decoding", "ok", f"frame of {first.shape[2]}x{first.shape[1]} from {DEMO_CLIP.name}")

@@ -52,7 +52,7 @@ def load_pickle(path: Path | str) -> Any:
         raise InputError(f"{path} {refusal}; expected numpy arrays and plain containers; do not trust it.") from refusal
     except OSError as error:
         raise InputError(f"{path} cannot be read ({reason(error)}); expected a pickle; check the path.") from error
-    except Exception as error:  # A damaged stream makes the unpickler fail in whatever way its bytes suggest.
+    except Exception as error:  # A damaged stream makes the unpickler raise any exception.
         raise InputError(f"{path} is no complete pickle ({error or type(error).__name__}); copy it again.") from error
 
 
@@ -88,7 +88,7 @@ class PlainArray(ndarray):
 
     def build(self, state: object) -> None:
         """Take shape and content if they agree."""
-        # A second state would free memory that somebody may look at.
+        # A second state would free memory that a view may still use.
         if self.built:
             raise UnsafePickle("fills an array twice")
         version, shape, kind, fortran, content = _tuple(state)

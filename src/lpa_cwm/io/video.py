@@ -356,7 +356,7 @@ def open_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
             yield picture
     except InputError:
         raise
-    except Exception as error:  # Pillow raises whatever the damaged bytes cause.
+    except Exception as error:  # Damaged bytes make Pillow raise any exception.
         raise InputError(
             f"{name} is not a picture that can be read ({reason(error)}); expected JPEG, PNG or the like; replace it."
         ) from error

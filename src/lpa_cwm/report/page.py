@@ -378,7 +378,7 @@ def _visibility_curve(scored: MethodSet, method: str, found: dict[str, list[floa
 
 
 def worst(scored: MethodSet, dataset: Dataset | None = None) -> str:
-    """For each method, frames of the videos with its lowest DCA; empty if the data set is not at hand."""
+    """For each method, frames of the videos with its lowest DCA; empty if the data set is not available."""
     dataset = dataset or reopen_dataset(scored.methods[0])
     if dataset is None:
         return ""

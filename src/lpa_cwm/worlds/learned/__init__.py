@@ -11,9 +11,9 @@ It predicts a target frame from a source frame and about a tenth of the target's
 3. **Imagine** (once per pair and mask, all masks in one batch). A transformer reads all hypotheses of all visible
    patches; its attention adds Gaussian kernels of relative position and relative motion, so that neighbors that move
    alike support each other. It gives every hypothesis a probability, or none of them. Every hypothesis becomes an
-   affine motion by a weighted least-squares fit to its neighborhood. Each cell listens to its ten nearest visible
-   patches: "if I moved with you, would I come from the same thing as you?" A perceptron answers from relative
-   position, probability, agreement, and the source's context at both places. Mean shift groups the answers into four
+   affine motion by a weighted least-squares fit to its neighborhood. Each cell attends to its ten nearest visible
+   patches: a perceptron predicts whether cell and patch belong to the same object, from relative position,
+   probability, agreement, and the source's context at both places. Mean shift groups the answers into four
    affine motions with weights; what the weights lack of one is the probability that the source does not show the cell.
 4. **Intervene** (per query). The prediction is a mixture of backward warps and so linear in the source: the response
    to a Gaussian bump is the bump carried by the mixture, computed only in the cells that it reaches.

@@ -66,7 +66,7 @@ def affine_fit(
 
 @dataclass(frozen=True, slots=True)
 class Voters:
-    """The matches that every cell listens to, as affine motions; coordinates are planes because that is faster."""
+    """The matches that every cell attends to, as affine motions; coordinates are planes because that is faster."""
 
     left: Float[Tensor, "m p s"]
     up: Float[Tensor, "m p s"]
@@ -106,7 +106,7 @@ class Voters:
 
 
 class VoteDensifier(nn.Module):
-    """Every cell listens to its nearest visible patches and groups their motions into a few modes."""
+    """Every cell attends to its nearest visible patches and groups their motions into a few modes."""
 
     pool: Tensor
     """Sums the channels of each group of the context."""
@@ -174,7 +174,7 @@ class VoteDensifier(nn.Module):
     def vote(
         self, source: Description, voters: "Voters", near: Float[Tensor, "m p r"], centers: Float[Tensor, "#m p 2"]
     ) -> tuple[Float[Tensor, "m p s"], Float[Tensor, "m p s s"]]:
-        """How far every cell believes every voter, and how alike the voters move."""
+        """The weight of every voter in every cell, and how similarly the voters move."""
         hw = source.hw
         x, y = centers[..., None].unbind(-2)
         u, v, trust = voters.u, voters.v, voters.trust
@@ -192,7 +192,7 @@ class VoteDensifier(nn.Module):
         scalars += (trust, support, beyond.clamp(-16, 16) / 16, torch.log1p(u * u + v * v) / 2)
         score = self.score(torch.cat(((there * tag) @ self.pool, features, torch.stack(scalars, dim=-1)), dim=-1))
         scores = score[..., 0] - FAR * (nearer > FAR / 2)
-        # A cell is uncovered if its voters say so; each is heard as far as it is believed.
+        # A cell is uncovered if its voters predict so, each weighted by its probability.
         absent = (score[..., 1] * scores.softmax(-1)).sum(-1, keepdim=True)
         weight = torch.cat((scores, scores.logsumexp(-1, keepdim=True) + absent), dim=-1).softmax(-1)[..., :-1]
         return weight, kernel
@@ -208,11 +208,11 @@ class VoteDensifier(nn.Module):
         logits = far * (-0.5 / radius**2) - 0.5 * away / (tolerance**2 + slope**2 * far)
         trust = best + precision - 50 * ~nodes.valid[..., None]
         own = torch.eye(motion.shape[1], device=motion.device, dtype=torch.bool)
-        heard = torch.where(own, precision.flatten(1)[:, None], trust.flatten(1)[:, None])
+        log_weight = torch.where(own, precision.flatten(1)[:, None], trust.flatten(1)[:, None])
         # Coordinates relative to the middle lose no digits.
         middle = place.mean(1, keepdim=True)
         value, linear = affine_fit(
-            torch.exp((logits + heard).clamp(min=-30)), place - middle, place - middle, motion, ridge
+            torch.exp((logits + log_weight).clamp(min=-30)), place - middle, place - middle, motion, ridge
         )
         return value.view_as(offset), linear.view(*offset.shape[:3], 4)
 
@@ -262,7 +262,7 @@ class VoteDensifier(nn.Module):
 
 
 def squared_distances(points: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n n"]:
-    """Of all pairs."""
+    """Squared distances between all pairs of points."""
     x, y = points.unbind(-1)
     return (x[:, :, None] - x[:, None]).square() + (y[:, :, None] - y[:, None]).square()
 

@@ -80,12 +80,12 @@ class KernelAttention(nn.Module):
         query = torch.cat((q / q.shape[-1] ** 0.5, 2 * sharp * where, ones), dim=-1)
         key = torch.cat((k, where.expand(-1, self.heads, -1, -1), -(sharp * where.square()).sum(-1, keepdim=True)), -1)
         value = torch.cat((v, where.expand(-1, self.heads, -1, -1), ones), dim=-1)
-        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
-        content, center = heard[..., : v.shape[-1]], heard[..., v.shape[-1] : -1]
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+        content, center = attended[..., : v.shape[-1]], attended[..., v.shape[-1] : -1]
         relative = torch.asinh(center - where)
         spread = relative.square().sum(-1, keepdim=True)
-        heard = torch.cat((content, relative, spread), dim=-1)
-        return rearrange(self.out(rearrange(heard, "b h q c -> b q (h c)")), "b (n k) w -> b n k w", k=x.shape[2])
+        attended = torch.cat((content, relative, spread), dim=-1)
+        return rearrange(self.out(rearrange(attended, "b h q c -> b q (h c)")), "b (n k) w -> b n k w", k=x.shape[2])
 
 
 class KernelAttentionLayer(nn.Module):
@@ -142,7 +142,7 @@ class Reliability(nn.Module):
         return patch[:, :, None] + self.embed_match(torch.cat((scalars, there), dim=-1))
 
     def forward(self, nodes: Nodes) -> tuple[Tensor, Tensor, Tensor]:
-        """Logit, log-precision and features of every match; only matches of other patches are heard."""
+        """Logit, log-precision and features of every match; only matches of other patches are attended to."""
         x, count = nodes.token, nodes.token.shape[2]
         patch = torch.arange(x.shape[1], device=x.device).repeat_interleave(count)
         mask = torch.zeros(1, 1, len(patch), len(patch), device=x.device)
