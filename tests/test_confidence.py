@@ -16,7 +16,7 @@ from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.pair_tracking import PairResult
-from lpa_cwm.tracker import CwmTracker
+from lpa_cwm.tracker import CwmTracker, track_clip
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
@@ -82,8 +82,12 @@ def test_the_tracker_decides_visibility_by_the_calibration() -> None:
     clip = toy_clip(ToyMotion((0.02, 0.0)), 4, (64, 64))
     tracks = CwmTracker(ToyWorld(), uniform, config).track(clip, Grid(2))
     assert tracks.confidence is not None
-    assert tracks.confidence[:, 0].isnan().all()
+    assert (tracks.confidence[:, 0] == 1).all()
     assert ((tracks.confidence[:, 1:] > 0) & (tracks.confidence[:, 1:] < 1)).all()
+    row = next(iter(CwmTracker(ToyWorld(), uniform, config).stream(iter(clip.frames), Grid(2).on((64, 64)))))
+    assert (row.confidence == 1).all(), "the first row of a stream has all columns of the table"
+    both = track_clip(CwmTracker(ToyWorld(), uniform, config), clip, Grid(2), backward=True).tracks
+    assert torch.equal(both.confidence, tracks.confidence), "nothing lies before the first frame"
     never = replace(config, calibration=replace(RULE, threshold=1.0))
     assert not CwmTracker(ToyWorld(), uniform, never).track(clip, Grid(2)).visible[:, 1:].any()
 

@@ -30,6 +30,7 @@ from lpa_cwm.page.drawing import (
     explain_point,
     heat_map,
     log_scale,
+    panel_columns,
     point_color,
     render_panel,
     side_by_side,
@@ -316,16 +317,25 @@ def test_points_are_drawn_where_they_were_clicked(session):
     assert plain.shape == drawn.shape
 
 
-def test_panels_stand_side_by_side(session):
+@pytest.mark.parametrize(
+    ("count", "hw", "columns"),
+    [(1, (256, 256), 1), (2, (256, 256), 2), (2, (360, 640), 1), (3, (640, 360), 3), (4, (9, 9), 2)],
+)
+def test_panels_are_as_large_as_a_square_admits(count, hw, columns):
+    assert panel_columns(count, hw[1], hw[0]) == columns
+
+
+def test_panels_of_all_methods_are_one_picture(session):
     point = click_point(session, 20.0, 30.0, 0).points
     tracks = Tracks(torch.full((1, 4, 2), 20.0), torch.ones(1, 4, dtype=torch.bool))
     one, two = (
-        list(side_by_side(CLIP, dict.fromkeys(names, tracks), point, max_width=600)) for names in (["A"], ["A", "B"])
+        list(side_by_side(CLIP, dict.fromkeys(names, tracks), point, max_side=600)) for names in (["A"], ["A", "B"])
     )
     assert len(one) == len(two) == 4
-    assert one[0].shape[2] == 600
-    assert two[0].shape[2] == 600
-    assert torch.equal(two[0][:, 40:, :296], two[0][:, 40:, 304:])
+    # Two wide panels stand below each other, each below a title of 34 pixels.
+    assert one[0].shape == (3, 484, 600)
+    assert two[0].shape == (3, 600, 349)
+    assert torch.equal(two[0][:, 34:296], two[0][:, 338:])
 
 
 def test_tracks_are_drawn_by_track_or_by_confidence(session):

@@ -61,7 +61,7 @@ class FrameEstimate:
     spread: Float[Tensor, "n"]
     """As in `Tracks`."""
     confidence: Float[Tensor, "n"]
-    """NaN where the position is given, and without a calibration."""
+    """1 where the position is given; NaN without a calibration."""
     evidence: Float[Tensor, "n e"]
     """What the confidence is computed from."""
 

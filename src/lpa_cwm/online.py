@@ -330,8 +330,9 @@ class OnlineTracker:
             if self.time in given:
                 estimate.xy[track] = given[self.time]
                 estimate.visible[track] = True
-                for values in (estimate.strength, estimate.support, estimate.spread, estimate.confidence):
+                for values in (estimate.strength, estimate.support, estimate.spread):
                     values[track] = torch.nan
+                estimate.confidence[track] = torch.nan if self.config.calibration is None else 1.0
 
     def _believe(self, name: str, estimate: FrameEstimate) -> None:
         """Remember where each track was last visible."""

@@ -150,7 +150,7 @@ class Tracks:
     spread: Float[Tensor, "n t"] | None = None
     """Root-mean-square spread of the final response distribution, in the clip's pixels."""
     confidence: Float[Tensor, "n t"] | None = None
-    """Probability that the point is visible and within 8 pixels of the estimate at 256 x 256; NaN where it is given."""
+    """Probability that the point is visible and within 8 pixels of the estimate at 256 x 256; 1 where it is given."""
 
     @classmethod
     def at_queries(cls, clip: Clip, queries: Queries) -> "Tracks":

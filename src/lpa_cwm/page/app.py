@@ -102,6 +102,7 @@ class Page(PageLayout):
         """Events that compute, and those of the results."""
         work = [self.go, self.stop, self.status]
         made = [self.results, self.tracks, self.shown_method, self.timeline, self.still, self.video, self.downloads]
+        made.append(self.fix)
         chosen = [self.session, self.methods, self.baselines, self.world, self.last, self.backward]
         self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUICK)
         self.stop.click(self.halt, None, None, queue=False, **QUICK)
@@ -259,14 +260,14 @@ class Page(PageLayout):
         with ThreadPoolExecutor(1) as worker:
             future = worker.submit(work)
             while not future.done():
-                yield *self.state(True, progress_bar(*heard[-1], time.monotonic() - begun)), *(gr.skip(),) * 7
+                yield *self.state(True, progress_bar(*heard[-1], time.monotonic() - begun)), *(gr.skip(),) * 8
                 wait([future], timeout=0.3)
         try:
             yield *self.state(False, ""), *self.finished(*future.result())
         except Stopped:
-            yield *self.state(False, '<p class="note">Stopped.</p>'), *(gr.skip(),) * 7
+            yield *self.state(False, '<p class="note">Stopped.</p>'), *(gr.skip(),) * 8
         except Exception as error:
-            yield *self.state(False, f'<p class="refused">{sentence(error)}</p>'), *(gr.skip(),) * 7
+            yield *self.state(False, f'<p class="refused">{sentence(error)}</p>'), *(gr.skip(),) * 8
 
     def state(self, busy: bool, said: str) -> tuple[Any, ...]:
         """The button that fits, and a line below it."""
@@ -283,6 +284,7 @@ class Page(PageLayout):
             draw_results(results, methods[0], end, by_confidence=False),
             str(files.mp4),
             links(files),
+            FIX,
         )
 
     def show_tracks(self, results: Results | None, method: str, frame: Any, color: str) -> Any:

@@ -1,5 +1,6 @@
 """Pictures of the page: frames with points and tracks, heat maps, and the panel *Why there?* of one point."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.explain import Explanation, explain
 from lpa_cwm.geometry import inside
 from lpa_cwm.io.video import read
-from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks, jpeg_url
+from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks, enlargement, jpeg_url
 from lpa_cwm.page.session import Point, Results, queries, track_colors, track_points
 from lpa_cwm.probe import ObservedPair
 from lpa_cwm.registry import GALLERY
@@ -46,8 +47,8 @@ SPOT = 5
 """Side in pixels of the smallest spot in a heat map."""
 CONFIDENCE: tuple[Color, Color, Color] = ((239, 68, 68), (250, 204, 21), (34, 197, 94))
 """Colors of confidence 0, 0.5 and 1."""
-MAX_WIDTH = 1920
-"""Largest width of a video with several panels, in pixels."""
+MAX_SIDE = 1920
+"""Largest width and height of a video with several panels, in pixels."""
 TITLE_HEIGHT, GAP = 34, 8
 """Height of a panel's title and gap between panels, in pixels."""
 
@@ -96,7 +97,7 @@ def mark_points(
     picture = Image.fromarray(rearrange(drawn, "c h w -> h w c").numpy())
     scale = picture.width / frame.shape[2]
     pen = ImageDraw.Draw(picture)
-    size = max(15, min(picture.size) // 28)
+    size = max(18, min(picture.size) // 26)
     font = ImageFont.load_default(size)
     for number, (x, y) in zip(points, (xy[:, -1] * scale).tolist(), strict=True):
         if x == x:
@@ -122,40 +123,50 @@ def confidence_color(value: float) -> Color:
 
 
 def side_by_side(
-    clip: Clip, tracks: Mapping[str, Tracks], points: Sequence[Point], max_width: int = MAX_WIDTH
+    clip: Clip, tracks: Mapping[str, Tracks], points: Sequence[Point], max_side: int = MAX_SIDE
 ) -> Iterator[UInt8[Tensor, "3 h w"]]:
-    """Frames of a video with one title_panel panel for each set of tracks."""
+    """Frames of a video with a titled panel for each set of tracks."""
     shown = dict(enumerate(track_points(tuple(points))))
+    scale = enlargement(clip.hw)
+    height, width = (scale * side for side in clip.hw)
+    columns = panel_columns(len(tracks), width, height)
+    rows = math.ceil(len(tracks) / columns)
+    widest, highest = ((max_side - GAP * (count - 1)) / count for count in (columns, rows))
+    shrink = min(1.0, widest / width, (highest - TITLE_HEIGHT) / height)
+    size = (round(width * shrink), round(height * shrink))
     for frame in range(len(clip)):
         panels = [
             title_panel(
-                mark_points(clip[frame], found.xy[:, : frame + 1], found.visible[:, : frame + 1], shown),
-                title,
-                (max_width - GAP * (len(tracks) - 1)) // len(tracks),
+                mark_points(clip[frame], found.xy[:, : frame + 1], found.visible[:, : frame + 1], shown), title, size
             )
             for title, found in tracks.items()
         ]
-        yield rearrange(torch.from_numpy(np.asarray(join_panels(panels)).copy()), "h w c -> c h w")
+        yield rearrange(torch.from_numpy(np.asarray(join_panels(panels, columns)).copy()), "h w c -> c h w")
 
 
-def title_panel(picture: Image.Image, title: str, max_width: int) -> Image.Image:
-    """A picture of limited width below its title."""
-    shrink = min(1.0, max_width / picture.width)
-    picture = picture.resize((round(picture.width * shrink), round(picture.height * shrink)))
-    panel = Image.new("RGB", (picture.width, picture.height + TITLE_HEIGHT), "white")
+def panel_columns(count: int, width: float, height: float) -> int:
+    """Columns in which panels of a size are largest in a square."""
+    return min(range(count, 0, -1), key=lambda columns: max(columns * width, math.ceil(count / columns) * height))
+
+
+def title_panel(picture: Image.Image, title: str, size: tuple[int, int]) -> Image.Image:
+    """A picture of some size below its title."""
+    panel = Image.new("RGB", (size[0], size[1] + TITLE_HEIGHT), "white")
     ImageDraw.Draw(panel).text(
-        (4, TITLE_HEIGHT / 2), title, fill=(40, 44, 60), font=ImageFont.load_default(19), anchor="lm"
+        (4, TITLE_HEIGHT / 2), title, fill=(40, 44, 60), font=ImageFont.load_default(22), anchor="lm"
     )
-    panel.paste(picture, (0, TITLE_HEIGHT))
+    panel.paste(picture.resize(size), (0, TITLE_HEIGHT))
     return panel
 
 
-def join_panels(panels: Sequence[Image.Image]) -> Image.Image:
-    """Pictures of one size next to each other."""
+def join_panels(panels: Sequence[Image.Image], columns: int) -> Image.Image:
+    """Pictures of one size in rows."""
     width, height = panels[0].size
-    whole = Image.new("RGB", (len(panels) * (width + GAP) - GAP, height), "white")
+    rows = math.ceil(len(panels) / columns)
+    whole = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), "white")
     for number, panel in enumerate(panels):
-        whole.paste(panel, (number * (width + GAP), 0))
+        row, column = divmod(number, columns)
+        whole.paste(panel, (column * (width + GAP), row * (height + GAP)))
     return whole
 
 
