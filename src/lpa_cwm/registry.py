@@ -195,10 +195,12 @@ def _compact_score(device: str) -> "ScoreModel":
 
 
 def _adm(device: str) -> "ScoreModel":
+    import torch
+
     from lpa_cwm.adjudicators.score_models import load_adm
     from lpa_cwm.datasets.download import ADM
 
-    return load_adm(ADM.path(next(iter(ADM.paths()))), half=not device.startswith("cpu"))
+    return load_adm(ADM.path(next(iter(ADM.paths()))), half=torch.device(device).type != "cpu")
 
 
 _LEARNED = {"weights": ("world-learned.safetensors",), "version": "1"}

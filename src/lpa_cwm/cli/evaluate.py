@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field
@@ -319,7 +318,7 @@ def score_lines(scores: "list[Scores]") -> str:
     from lpa_cwm.metrics import METRICS, summarize
 
     summaries = [summarize(one) for one in scores]
-    names = [name for name in summaries[0] if not re.search(r"_\d+$", name) or name.startswith("cts")]
+    names = [name for name in summaries[0] if not METRICS[name].averaged]
     lines = [f"{'':14}" + "".join(f"{one.method:>26}" for one in scores) + "   undefined on"]
     for name in names:
         metric = METRICS[name]

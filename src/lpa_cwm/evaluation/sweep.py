@@ -170,5 +170,5 @@ def errors_and_times(tracker: CwmTracker, pair: Correspondence) -> Iterator[tupl
 
 def synchronize(device: str) -> None:
     """Wait until a GPU has finished, so that the clock measures work and not its queue."""
-    if device.startswith("cuda"):
+    if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

@@ -52,6 +52,8 @@ class Metric:
     scale: float = 100.0
     higher_is_better: bool | None = True
     """None for a property of the data, such as a ceiling."""
+    averaged: bool = False
+    """Whether it is one threshold of a measure that is their mean."""
 
     @property
     def arrow(self) -> str:
@@ -68,7 +70,7 @@ def _localization() -> list[Metric]:
     share = "Share of dynamic tracks' visible frames that are predicted visible and within {} px of the truth."
     shown = "As DCA, but only over visible frames that were predicted visible: accuracy that ignores completeness."
     return [
-        *(Metric(f"dca_{k}", f"DCA@{k}", "localization", share.format(k)) for k in THRESHOLDS),
+        *(Metric(f"dca_{k}", f"DCA@{k}", "localization", share.format(k), averaged=True) for k in THRESHOLDS),
         Metric("dca_avg", "DCA", "localization", "Mean of DCA at 1, 2, 4, 8 and 16 px; missing predictions fail."),
         Metric("shown_avg", "Acc. shown", "localization", shown),
     ]
@@ -111,9 +113,9 @@ def _tapvid() -> list[Metric]:
     jaccard = "Found and predicted visible within {} px, over all visible frames plus false claims of visibility."
     delta = "Share of visible frames whose prediction lies within {} px, whatever visibility was predicted."
     return [
-        *(Metric(f"jaccard_{k}", f"J@{k}", "tap-vid", jaccard.format(k)) for k in THRESHOLDS),
+        *(Metric(f"jaccard_{k}", f"J@{k}", "tap-vid", jaccard.format(k), averaged=True) for k in THRESHOLDS),
         Metric("aj", "AJ", "tap-vid", "Mean of the five Jaccards: position and visibility together."),
-        *(Metric(f"delta_{k}", f"δ@{k}", "tap-vid", delta.format(k)) for k in THRESHOLDS),
+        *(Metric(f"delta_{k}", f"δ@{k}", "tap-vid", delta.format(k), averaged=True) for k in THRESHOLDS),
         Metric("delta_avg", "δ avg", "tap-vid", "Mean of the five shares of points within a threshold."),
         Metric("oa", "OA", "tap-vid", "Share of evaluated frames whose visibility is predicted rightly."),
         _distance("ad", "AD", "Mean distance over the visible evaluated frames"),
