@@ -221,7 +221,7 @@ class Notes:
                 xy = track_pair(observed, {"uniform": registry.load_adjudicator("uniform")}, pair.xy)["uniform"].xy
                 errors.append(rescale(xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1))
             error = torch.cat(errors)
-            rows.append((f"`{name}`", f"{error.mean():.2f}", f"{error.median():.2f}", len(error)))
+            rows.append((f"`{name}`", f"{error.mean():.2f}", f"{error.median():.2f}", str(len(error))))
         return table(*rows)
 
     def helps(self, pairs):
