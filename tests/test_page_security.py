@@ -7,8 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -182,6 +184,61 @@ def test_no_upload_is_written_elsewhere(server, video, victim):
 def test_no_file_from_elsewhere_is_moved(server, video):
     assert not server.call("take_upload", [file_data(str(video))], "tab3")[0]
     assert video.exists()
+
+
+@pytest.fixture
+def visited():
+    """The paths that are asked of a server of somebody else, which also tells its address."""
+    paths = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            paths.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{other.server_port}", paths
+        other.shutdown()
+        thread.join()
+
+
+def test_no_other_address_is_asked(server, visited):
+    address, paths = visited
+    for data in (file_data(f"{address}/a.mp4"), {**file_data("a.mp4"), "url": f"{address}/b.mp4"}):
+        assert not server.call("take_upload", [data], "tab4")[0]
+    assert (
+        "none from other addresses" in server.call("take_upload", [file_data("https://example.org/a.mp4")], "tab4")[1]
+    )
+    assert server.ask("GET", f"/gradio_api/proxy={address}/c")[0] == 404
+    assert server.ask("GET", f"/gradio_api/file={address}/d")[0] == 403
+    assert paths == []
+
+
+def test_no_file_of_the_machine_is_served(server, victim):
+    secret = victim / "sub" / "precious"
+    for path in (f"/gradio_api/file={secret}", f"/gradio_api/file/{secret}", f"/static/../../../../../../..{secret}",
+                 f"/assets/{quote('../' * 8 + str(secret), safe='')}", f"/svelte/..%2f..%2f..%2f..{secret}"):  # fmt: skip
+        assert server.ask("GET", path)[0] in (403, 404), path
+
+
+def test_only_what_the_page_uses_is_answered(server, scratch):
+    """Gradio also takes recordings, which it leaves on the disk, and messages of any length."""
+    before = sorted(scratch.iterdir())
+    form = {"Content-Type": "multipart/form-data; boundary=B"}
+    body = b'--B\r\nContent-Disposition: form-data; name="video"; filename="x.mp4"\r\n\r\nxxxx\r\n--B--\r\n'
+    for name in ("process_recording", "component_server", "vibe-edit", "stream/x", "call/leave", "run-history/connect"):
+        assert server.ask("POST", f"/gradio_api/{name}", body, **form)[0] == 404, name
+    for name in ("gradio_api/deep_link?session_hash=a", "monitoring", "gradio_api/runs"):
+        assert server.ask("GET", f"/{name}")[0] == 404, name
+    assert server.post("/gradio_api/queue/join", {"data": ["x" * 1_000_000]})[0] == 413
+    chunks = (part for part in [b"{"])
+    assert server.ask("POST", "/gradio_api/queue/join", chunks)[0] == 413
+    assert sorted(scratch.iterdir()) == before
 
 
 JUNK = [None, [], {}, "x", -1, 1e300, [[]], {"path": "/etc/passwd"}, "../..", "\u0000", ["lpa"] * 1000, True]

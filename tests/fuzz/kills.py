@@ -54,6 +54,8 @@ COMMANDS = {
 """Words of each command, and how many processes run it at once in one folder."""
 EXACT = {".npz", ".npy", ".pkl", ".safetensors"}
 """Files that must never differ."""
+SECONDS = re.compile(rb'("\w*seconds": )[\d.e+-]+')
+"""Times inside of text, which two undisturbed runs may by chance have in common."""
 
 
 def import_all():
@@ -134,9 +136,11 @@ def ended(pid, seconds):
 
 
 def contents(folder):
-    """Bytes of all files by name; hidden ones are temporary."""
+    """Bytes of all files by name, times taken out; hidden ones are temporary."""
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    # The list of the paper's parts has their times in a table.
+    named = {str(path.relative_to(folder)): path for path in paths if path.name != "index.md"}
+    return {name: SECONDS.sub(rb"\g<1>0", path.read_bytes()) for name, path in named.items()}
 
 
 @dataclass

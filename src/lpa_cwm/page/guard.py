@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 import shutil
 import socket
 import time
@@ -170,6 +171,14 @@ KEPT = 600
 """Seconds after which Gradio removes an uploaded file."""
 MULTIPART = 100_000
 """Bytes of an upload's request beside the file."""
+MOST_MESSAGE = 1_000_000
+"""Bytes of any other request; clips and tracks of a tab stay on this side."""
+POSTED = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset|run/\w+)/?", re.ASCII)
+"""What the page's script posts to; Gradio also offers to convert recordings, call components, and edit the app."""
+UNUSED = re.compile(
+    r"/(monitoring|gradio_api/(proxy=|deep_link|stream|custom_component|runs|run-history|vibe|profiling))"
+)
+"""What Gradio offers to read beyond the page: other addresses, and links for which it stores files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,11 @@ def machine_names() -> set[str]:
     return {name, f"{name}.local", socket.getfqdn().lower()}
 
 
+def is_length(header: str, most: int) -> bool:
+    """Whether a `Content-Length` header is a number of at most `most` bytes."""
+    return header.isascii() and header.isdecimal() and len(header) <= 18 and int(header) <= most
+
+
 @dataclass
 class Guard:
     """ASGI middleware that refuses requests from other sites, and uploads beyond the limits."""
@@ -268,14 +282,21 @@ class Guard:
             return PlainTextResponse("The page has another address; use the one in the terminal.", 421)
         if origin is not None and not self.hosts.admit_origin(origin, host):
             return PlainTextResponse("The page takes no requests from other sites.", 403)
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].rstrip("/").endswith("/upload"):
-            return self.upload_refusal(headers.get("content-length", ""))
-        return None
+        read_only = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD", "OPTIONS")
+        if UNUSED.match(scope["path"]) or not (read_only or POSTED.fullmatch(scope["path"])):
+            return PlainTextResponse("The page does not offer this.", 404)
+        if read_only:
+            return None
+        length = headers.get("content-length", "")
+        if scope["path"].rstrip("/").endswith("/upload"):
+            return self.upload_refusal(length)
+        # Without a length, a request could go on for ever.
+        return None if is_length(length, MOST_MESSAGE) else PlainTextResponse("The request is too long.", 413)
 
     def upload_refusal(self, length: str) -> PlainTextResponse | None:
         """Count an upload, or return why it is too much."""
         # Gradio limits each file; a request may hold a thousand of them.
-        if not length.isdecimal() or len(length) > 18 or int(length) > self.limits.megabytes * 1024**2 + MULTIPART:
+        if not is_length(length, self.limits.megabytes * 1024**2 + MULTIPART):
             return PlainTextResponse(f"The page takes one video of up to {self.limits.megabytes} MB at a time.", 413)
         now = time.monotonic()
         while self.uploads and now - self.uploads[0] > KEPT:

@@ -62,10 +62,24 @@ def sentences() -> Iterator[None]:
 class SafeBlocks(gr.Blocks):
     """Blocks that refuse requests with wrong inputs by a sentence; Gradio prints a traceback for each."""
 
-    async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    async def process_api(self, block_fn: Any, inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run one event."""
         with sentences():
-            return await super().process_api(*args, **kwargs)
+            refuse_addresses(inputs)
+            return await super().process_api(block_fn, inputs, *args, **kwargs)
+
+
+def refuse_addresses(inputs: Any) -> None:
+    """Refuse files of other machines, which Gradio would download, whatever their size."""
+    level = [inputs]
+    while level:
+        value = level.pop()
+        if isinstance(value, dict):
+            if "://" in str(value.get("path", "")):
+                raise InputError("The page takes files from the browser, none from other addresses; upload the video.")
+            level += value.values()
+        elif isinstance(value, list | tuple):
+            level += value
 
 
 def theme() -> gr.themes.Base:
