@@ -221,9 +221,9 @@ def test_no_other_address_is_asked(server, visited):
 
 def test_no_file_of_the_machine_is_served(server, victim):
     secret = victim / "sub" / "precious"
-    for path in (f"/gradio_api/file={secret}", f"/gradio_api/file/{secret}", f"/static/../../../../../../..{secret}",
-                 f"/assets/{quote('../' * 8 + str(secret), safe='')}", f"/svelte/..%2f..%2f..%2f..{secret}"):  # fmt: skip
-        assert server.ask("GET", path)[0] in (403, 404), path
+    for place in ("gradio_api/file=", "gradio_api/file/", "static/../../../../../../..", "svelte/..%2f..%2f..%2f.."):
+        assert server.ask("GET", f"/{place}{secret}")[0] in (403, 404), place
+    assert server.ask("GET", f"/assets/{quote('../' * 8 + str(secret), safe='')}")[0] in (403, 404)
 
 
 def test_only_what_the_page_uses_is_answered(server, scratch):
