@@ -177,6 +177,15 @@ def test_a_run_with_nothing_left_to_write_removes_what_killed_runs_left(tmp_path
     assert not stale.exists()
 
 
+def test_a_setting_that_is_left_out_differs_from_one_that_the_folder_has(tmp_path):
+    """As when a folder was begun with an option, and goes on without it; notes do not count."""
+    path = tmp_path / "settings.json"
+    pin_settings(path, {"masks": 2, "preset": "paper"}, {"written": "today"})
+    with pytest.raises(InputError, match="preset was paper and is None"):
+        pin_settings(path, {"masks": 2}, {"written": "later"})
+    pin_settings(path, {"masks": 2, "preset": "paper"}, {"written": "later"})
+
+
 def test_long_names_can_be_written(tmp_path):
     path = tmp_path / f"{'%C3%BC' * 41}.npz"
     with atomic_write(path) as aside:

@@ -148,6 +148,8 @@ def test_pickles_are_a_benchmark(series, tmp_path):
     np.testing.assert_allclose(truth.xy.numpy()[seen], own.xy[seen], atol=0.01)
     np.testing.assert_array_equal(seen, own.visible)
     assert sample.clip[0].shape == (3, 48, 48)
+    with pytest.raises(InputError, match=r"\(tracks was 20 and is None; see"):
+        write_series(series, tmp_path, "tapvid")
 
 
 def test_the_command_writes_records(tmp_path, capsys, monkeypatch):

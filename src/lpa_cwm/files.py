@@ -165,7 +165,8 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
     """Claim a folder for files of one kind: create `path` with the settings, or refuse if it holds other settings.
 
     Creation is atomic: of two processes with different settings one is refused, and processes with equal settings
-    share the folder. `notes` are written beside the settings and never compared.
+    share the folder. A setting that is left out, as at its default, differs from one that the folder has. `notes` are
+    written beside the settings and never compared.
     """
     # JSON has no infinity: readers refuse it.
     settings = json.loads(json.dumps(settings), parse_constant=str)
@@ -175,7 +176,8 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
         return
     with reading(path, "the settings of its folder's files", "restore or remove it"):
         before = structure(read_json(path), dict[str, Any])
-    changes = [change for name in settings for change in _changes(before.get(name), settings[name], name)]
+    names = [*settings, *(before.keys() - settings.keys() - (notes or {}).keys())]
+    changes = [change for name in names for change in _changes(before.get(name), settings.get(name), name)]
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(

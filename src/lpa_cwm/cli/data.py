@@ -103,7 +103,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     """Annotated videos of TAP-Vid format, or a folder of MOVi-F records; `lpa-cwm data simulate` writes both."""
     out: OutFolder
     """Folder of the cache: one file per video."""
-    masks: Annotated[int, integer(1, 1000)] | None = None
+    masks: Annotated[int, integer(1, 256)] | None = None
     """Candidates per query; 10 unless given."""
     pairs: Count = 4
     """Frame pairs per video."""

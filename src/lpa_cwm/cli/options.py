@@ -171,11 +171,11 @@ class MethodOptions(AdjudicatorOptions):
 class ExpertOptions(PresetOption):
     """Settings of the tracker; options that are not given keep the preset's values."""
 
-    masks: Annotated[int, integer(1, 1000)] | None = None
+    masks: Annotated[int, integer(1, 256)] | None = None
     """Masks, and so candidate responses, per query and target, from the query's frame (M)."""
     gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
     """Frames between a target and further source frames of candidates, in addition to the query's frame."""
-    gap_masks: Annotated[int, integer(1, 1000)] | None = None
+    gap_masks: Annotated[int, integer(1, 256)] | None = None
     """Masks per further source."""
     passes: Annotated[int, integer(0, 16)] | None = None
     """Re-evaluations after the first localization (R)."""

@@ -117,7 +117,7 @@ def one_of(kind: str, names: tuple[str, ...]) -> Any:
 
 def parse_path(text: str) -> Path:
     """A path that can be opened and printed; the empty one would silently be the current folder."""
-    if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+    if not _is_printable(text):
         raise ValueError("expected the path of a file or folder, without line breaks and other control characters")
     path = Path(text)
     _is(path, Path.exists)
@@ -215,10 +215,14 @@ def parse_device(text: str) -> str:
 
 
 def parse_text(text: str) -> str:
-    """Any text but none."""
-    if not text.strip():
-        raise ValueError("expected some text")
+    """Any text that can be shown."""
+    if not _is_printable(text):
+        raise ValueError("expected some text, without line breaks and other control characters")
     return text
+
+
+def _is_printable(text: str) -> bool:
+    return bool(text.strip()) and not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 Count = Annotated[int, integer(1, 100_000)]

@@ -21,7 +21,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, EstimateTable, called_visible, probabilities
 from lpa_cwm.evaluation.predict import Method
 from lpa_cwm.evaluation.run import manifest_of
-from lpa_cwm.files import atomic_write, pin_settings
+from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.geometry import rescale
 from lpa_cwm.jobs import progress
 from lpa_cwm.metrics.comparison import SIZE
@@ -36,6 +36,7 @@ HOLD_OUT = 5
 RIDGE = 1e-3
 BINS = 10
 NAMES = ("evidence", "spread", "visible", "error")
+SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,23 @@ def track_estimates(tracker: CwmTracker, sample: Sample) -> Estimates:
 
 
 def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]:
-    """The estimates of all clips, one file for each; those that are there are not tracked again."""
-    found = []
-    for index in progress(range(len(dataset)), len(dataset), "confidence"):
-        path = out / f"{index:05d}.npz"
-        if not path.is_file():
-            one = track_estimates(tracker, dataset[index])
-            with atomic_write(path) as aside:
-                np.savez(aside, **{name: getattr(one, name).numpy() for name in NAMES})
-        found.append(read_estimates(path))
-    return found
+    """The estimates of all clips, one file for each; processes share the work, and whole files are kept."""
+    paths = [out / "estimates" / f"{index:05d}.npz" for index in range(len(dataset))]
+    missing = [index for index, path in enumerate(paths) if not is_whole(path)]
+    shared = share_pieces(out / SETTINGS, missing, lambda index: is_whole(paths[index]))
+    for index in progress(shared, len(missing), "confidence"):
+        one = track_estimates(tracker, dataset[index])
+        with atomic_write(paths[index]) as aside:
+            np.savez(aside, **{name: getattr(one, name).numpy() for name in NAMES})
+    return [read_estimates(path) for path in paths]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of estimates is there and can be read; one that was cut short is made again."""
+    try:
+        return path.is_file() and len(read_estimates(path).error) >= 0
+    except InputError:
+        return False
 
 
 def read_estimates(path: Path) -> Estimates:
@@ -189,9 +197,9 @@ def calibrate(method: Method, dataset: Dataset, out: Path) -> dict[str, Any]:
         )
     world = registry.load_world(method.world)
     identity = {"method": method.name, **method.identity(world), "dataset": asdict(manifest_of(dataset))}
-    pin_settings(out / "settings.json", identity)
+    pin_settings(out / SETTINGS, identity)
     adjudicator = registry.load_adjudicator(method.name, method.score_model, method.weights, method.device)
-    parts = collect(CwmTracker(world, adjudicator, method.config(world), method.device), dataset, out / "estimates")
+    parts = collect(CwmTracker(world, adjudicator, method.config(world), method.device), dataset, out)
     calibration = fit(Estimates.join([part for index, part in enumerate(parts) if index % HOLD_OUT]))
     held_out = evaluate(calibration, Estimates.join(parts[::HOLD_OUT]))
     report = {"evidence": EVIDENCE, "calibration": asdict(calibration), "held_out": held_out}

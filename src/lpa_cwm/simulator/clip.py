@@ -31,6 +31,8 @@ from lpa_cwm.synth.pairs import Example
 
 TRACK_FRAMES = 8
 """Number of frames in which the points of tracks are sampled."""
+TRACKS = 256
+"""Tracks of a clip in the TAP-Vid format unless the command says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -265,11 +267,13 @@ class ClipSeries:
 
 
 def write_series(
-    series: ClipSeries, folder: Path, form: Form, shard: Shard | None = None, tracks: int = 256
+    series: ClipSeries, folder: Path, form: Form, shard: Shard | None = None, tracks: int = TRACKS
 ) -> list[Path]:
     """Write the files of a shard; complete files are kept, and processes that do the same share the work."""
     claims = folder / f"{series.stem}.json"
-    pin_settings(claims, {**series.settings, "form": form})
+    # Left out at its default, and where it has no effect: the folder may have been begun without it.
+    drawn = {"tracks": tracks} if form == "tapvid" and tracks != TRACKS else {}
+    pin_settings(claims, {**series.settings, "form": form, **drawn})
     paths = {file: series.path(folder, file, form) for file in (shard or Shard()).of(series.files)}
     for file in share_pieces(claims, list(paths), lambda file: is_complete_series(paths[file], form)):
         with atomic_write(paths[file]) as aside:
