@@ -12,6 +12,7 @@ import itertools
 import pickle
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -315,6 +316,16 @@ def test_the_papers_figures_are_those_of_the_report():
     rows = table(ROOT / "docs/tutorials/paper_experiments.md", "data set | method")
     shown = {(row[0], row[1], metric): value for row in rows for metric, value in zip(metrics, row[2:], strict=True)}
     assert shown == known
+
+
+def test_every_dependency_has_its_license_stated_and_an_upper_bound():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {re.split("[<>=]", one)[0] for one in declared}
+    rows = [line.split("|") for line in (ROOT / "docs/licenses.md").read_text().splitlines() if line.startswith("| ")]
+    stated = {word.split()[0] for row in rows for word in row[1:3] if word.split()}
+    assert names <= stated, names - stated
+    assert not [one for one in declared if "<" not in one]
 
 
 def test_every_page_is_in_the_navigation():
