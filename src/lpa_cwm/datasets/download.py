@@ -55,9 +55,8 @@ def recorded_hash(path: Path) -> str | None:
         return found
 
 
-def record_hash(path: Path) -> None:
+def record_hash(path: Path, found: str) -> None:
     """Keep the hash of a first download and tell it, so that others can compare."""
-    found = sha256_of(path)
     with atomic_write(record_path(path)) as aside:
         aside.write_text(f"{found}  {path.name}\n")
     print(f"{path.name} has SHA-256 {found}; its publisher gives none, so it is recorded beside it.", file=sys.stderr)
@@ -75,11 +74,13 @@ def download(url: str, path: Path, sha256: str | None = None, timeout: float = 6
         raise InputError(f"{url} could not be downloaded ({error}); run the command again to go on.") from error
     if part.stat().st_size < whole:
         raise InputError(f"The download of {url} broke off; run the command again to go on.")
-    _accept(part, sha256 or recorded_hash(path), url)
+    due = sha256 or recorded_hash(path)
+    _accept(part, due, url)
+    if due is None:
+        # Before the file has its name: there must be no moment at which any file would be accepted.
+        record_hash(path, sha256_of(part))
     sync(part)
     part.replace(path)
-    if sha256 is None and recorded_hash(path) is None:
-        record_hash(path)
     return path
 
 
