@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
-EXTRAS := data,demo,flow,report,sim,ray,torchmetrics
+EXTRAS := data,demo,flow,ray,report,rerun,sim,torchmetrics
 TEST_TOOLS := "beartype>=0.22" "hypothesis>=6.100" "pytest>=8"
 CORE_TESTS := $(addprefix tests/test_,$(addsuffix .py,apa decode features geometry learned_world lpa masks \
 	metrics opt_cwm predictions responses temporal toy tracker types video world_models))
