@@ -172,6 +172,7 @@ def foreign_run(parent, pickled, change):
 CHANGES = {
     "as they should be": (lambda xy: xy, None),
     "normalized": (lambda xy: xy / 256, "are from 0 to 1 instead of pixels"),
+    "of grid_sample": (lambda xy: xy / 128 - 1, "are from -1 to 1 instead of pixels"),
     "native pixels": (lambda xy: xy / 256 * np.float32((854, 480)), "a raster of about 854 x 480"),
     "exchanged": (lambda xy: xy[..., ::-1], "have x and y exchanged"),
     "rows first, normalized": (lambda xy: xy[..., ::-1] / 256, "have x and y exchanged and are from 0 to 1"),

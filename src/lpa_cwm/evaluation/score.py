@@ -91,6 +91,9 @@ def _explain(
         yield _sentence(miss, "have x and y exchanged", "`xy` is column first, then row")
     elif np.median(nearest) <= MEETS and moved.mean() > 0.5:
         yield _sentence(miss, "are in another order of tracks", "rows follow the order of the queries")
+    elif _median_distance((predicted + 1) * SIZE / 2, query) <= MEETS:
+        rule = f"points are in pixels of the {SIZE} x {SIZE} raster"
+        yield _sentence(miss, "are from -1 to 1 instead of pixels", rule)
     elif _median_distance(predicted * scale, query) <= MEETS:
         yield _sentence(miss, _unit(scale), f"points are in pixels of the {SIZE} x {SIZE} raster")
     elif _median_distance(predicted[:, ::-1] * swapped_scale, query) <= MEETS:

@@ -86,8 +86,11 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
             raise InputError(f"{path} has no `{name}`; expected `xy` and `visible`; see docs/predictions.md.")
         given, due = arrays[name].shape, expected[name]
         if len(given) != len(due) or given[0] != due[0] or given[1] < due[1] or given[2:] != due[2:]:
+            swapped = len(given) == len(due) and given[1] == due[0] and given[0] >= due[1]
+            advice = "exchange the first two axes" if swapped else "write a row per track and a column per frame"
             raise InputError(
-                f"{path} has `{name}` of {list(given)}; {tracks} tracks and {frames} frames ask for {list(due)}."
+                f"{path} has `{name}` of {list(given)}; {tracks} tracks and {frames} frames ask for {list(due)}; "
+                f"{advice}."
             )
         _check_type(path, name, arrays[name])
     return Prediction(**{name: array[:, :frames] for name, array in arrays.items()}, seconds=_seconds(path))
