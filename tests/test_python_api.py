@@ -190,3 +190,22 @@ def test_torch_hub_loads_trackers_from_the_checkout():
     root = Path(__file__).parents[1]
     tracker = torch.hub.load(str(root), "tracker", source="local", method="uniform", world="toy")
     assert tracker.config.masks == lc.load("uniform", "toy").config.masks
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"masks": 0}, "masks is 0; expected a whole number from 1 on"),
+        ({"batch": 1.5}, "expected a whole number"),
+        ({"sharpness": 0.0}, "expected a number above 0"),
+        ({"gaps": (0,)}, r"as in \(1, 4\)"),
+        ({"mask": 3}, "There is no setting mask; did you mean masks?"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, sentence):
+    with pytest.raises(lc.InputError, match=sentence):
+        lc.load("uniform", "toy", **settings)
+
+
+def test_a_tracker_shows_its_parts_in_a_line():
+    assert repr(lc.load("uniform", "toy")) == "CwmTracker(ToyWorld, uniform, device='cpu')"

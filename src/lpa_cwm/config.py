@@ -5,7 +5,8 @@ Of the presets, `paper` has what the text of the paper states and nothing else. 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
@@ -73,12 +74,29 @@ class TrackerConfig:
     batch: int = 16
     """Queries whose responses are in memory at once."""
 
+    def __post_init__(self) -> None:
+        """Refuse values with which nothing can be tracked."""
+        whole = {"masks": 1, "gap_masks": 1, "passes": 0, "windows": 0, "batch": 1}
+        for name, least in whole.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InputError(f"{name} is {value!r}; expected a whole number from {least} on.")
+        if not self.sharpness > 0:
+            raise InputError(f"sharpness is {self.sharpness!r}; expected a number above 0.")
+        if not all(isinstance(gap, int) and gap > 0 for gap in self.gaps):
+            raise InputError(f"gaps is {self.gaps!r}; expected whole numbers from 1 on, as in (1, 4).")
+
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
         """With other settings; a threshold of response strength replaces the calibrated rule of visibility.
 
         Args:
             settings: Values by the names of fields.
         """
+        known = [entry.name for entry in fields(self)]
+        for name in settings.keys() - set(known):
+            near = get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
+            raise InputError(f"There is no setting {name}; {meant}")
         calibration = {"calibration": None} if "visibility_threshold" in settings else {}
         return replace(self, **{**calibration, **settings})
 

@@ -53,6 +53,11 @@ class CwmTracker:
     workers: int | None = None
     """Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch uses."""
 
+    def __repr__(self) -> str:
+        """World model, adjudicator and device; networks would fill pages."""
+        adjudicator = getattr(self.adjudicator, "__name__", type(self.adjudicator).__name__)
+        return f"CwmTracker({type(self.world).__name__}, {adjudicator}, device={self.device!r})"
+
     def track(self, clip: Clip, queries: Queries | Grid, backward: bool = False) -> Tracks:
         """Tracks in the clip's own pixels, after each query and, if asked for, before it.
 
