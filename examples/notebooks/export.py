@@ -25,8 +25,8 @@ def cells(text):
             yield number, "code", body.strip("\n")
 
 
-def execute(code, names):
-    """Outputs of a cell: what it prints, and its last expression."""
+def execute(code, names, count):
+    """Outputs of a cell with its number: what it prints, and its last expression."""
     tree, printed, shown = ast.parse(code), io.StringIO(), None
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(printed):
@@ -40,7 +40,7 @@ def execute(code, names):
         data = {"text/plain": repr(shown)}
         if hasattr(shown, "_repr_html_"):
             data["text/html"] = shown._repr_html_()
-        outputs.append({"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": data})
+        outputs.append({"output_type": "execute_result", "execution_count": count, "metadata": {}, "data": data})
     return outputs
 
 
@@ -50,7 +50,8 @@ def notebook(path):
     for number, kind, text in cells(path.read_text()):
         cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": text.strip()}
         if kind == "code":
-            cell |= {"execution_count": None, "outputs": execute(text, names)}
+            count = 1 + sum(cell["cell_type"] == "code" for cell in found)
+            cell |= {"execution_count": count, "outputs": execute(text, names, count)}
         found.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {"cells": found, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
