@@ -74,6 +74,9 @@ fuzz: .venv/dev   ## damaged files for all readers, for some minutes
 kills: .venv/dev  ## kill every command that resumes, and compare what it writes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/kills.py
 
+full-disk: .venv/dev  ## every command on a disk that becomes full; needs root
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/full_disk.py
+
 docs: .venv/docs  ## build the documentation into site/; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
 
@@ -92,4 +95,4 @@ format: .venv/dev ## rewrite the sources in the project's style
 clean:           ## remove what the targets made
 	rm -rf .venv build demo site .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help demo lint test test-lowest test-newest test-shapes test-slow test-browser fuzz kills docs format clean
+.PHONY: help demo lint test test-lowest test-newest test-shapes test-slow test-browser fuzz kills full-disk docs format clean
