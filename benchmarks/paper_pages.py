@@ -9,7 +9,7 @@ real videos. Run it again to go on after a stop. RAFT is a row if `lpa-cwm data 
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 
 SIMULATED = {
     "simulated": "--split val --clips 9 --per-file 3",
-    "val": "--split val --clips 10 --per-file 5 --seed 1",
+    "val": "--split val --clips {held_out} --per-file 5 --seed 1",
     "train": "--split train --clips {clips} --per-file 5",
 }
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
@@ -45,6 +45,8 @@ class PaperPages:
     """The part of the benchmarks that is used, and the updates of each training, as options of the command."""
     clips: int = 25
     """Simulated clips of the training."""
+    held_out: int = 10
+    """Simulated clips of the audit and of the sweep."""
     threads: int = 1
     """More are faster only on a machine that does nothing else."""
 
@@ -53,30 +55,31 @@ class PaperPages:
         data = self.work / "data"
         for name, options in SIMULATED.items():
             fixed = "--form tapvid --recipe mixed --tracks 64"
-            main(
-                [
-                    "data",
-                    "simulate",
-                    "--out",
-                    str(data / name),
-                    *fixed.split(),
-                    *options.format(clips=self.clips).split(),
-                ]
-            )
+            given = options.format(clips=self.clips, held_out=self.held_out).split()
+            main(["data", "simulate", "--out", str(data / name), *fixed.split(), *given])
         raft = [] if BASELINES["raft"].missing() else ["raft"]
         rows = [*self.part.split(), "--cases", "simulated", "--methods", *raft, *self.methods]
         words = ["paper", "--data", *map(str, self.benchmarks), str(data), *rows, "--out", str(self.work / "paper")]
         shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
         # The pages name no folder of this machine.
+        script = ["python", "benchmarks/paper_pages.py", *shown[2 : 2 + len(self.benchmarks)], *self.changed()]
         command = parse(words)
         assert isinstance(command, Paper)
-        run = command.paper_run(shlex.join(["lpa-cwm", *shown]))
+        run = command.paper_run(f"{shlex.join(script)}\n# runs: {shlex.join(['lpa-cwm', *shown])}")
         for result in make_parts(run):
             print(result.paper, result.seconds, flush=True)
         shutil.rmtree(self.out, ignore_errors=True)
         self.out.mkdir(parents=True)
         for name in self.files(run.out):
             shutil.copy(run.out / name, self.out / name)
+
+    def changed(self) -> Iterator[str]:
+        """Options that differ from the defaults, as one would type them."""
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name not in ("benchmarks", "work", "out", "threads") and value != entry.default:
+                option = "--" + entry.name.replace("_", "-")
+                yield from (option, *value) if isinstance(value, tuple) else (f"{option}={value}",)
 
     def files(self, out: Path) -> Iterator[str]:
         yield "index.md"
