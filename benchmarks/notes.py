@@ -138,7 +138,7 @@ class Notes:
                 revealed += (hide(masks, near, "raster") != masks).sum(1).div(2).tolist()
                 visible = int((~masks[0]).sum())
         rows = [
-            ("adjudicator", "same pixel as uniform, R = 0", "same pixel as uniform, R = 1", "of those apart before")
+            ("adjudicator", "where uniform ends, R = 0", "where uniform ends, R = 1", "of those apart before")
         ]
         for other in ("lpa", "worst"):
             before, after = (torch.cat(places[other]) - torch.cat(places["uniform"]) for places in (first, last))
