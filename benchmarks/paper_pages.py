@@ -42,7 +42,7 @@ class PaperPages:
     out: Path = Path("docs/paper")
     methods: tuple[str, ...] = METHODS
     part: str = "--videos 6 --max-tracks 5 --frames 8 --steps 300"
-    """The part of the benchmarks that is used, and the updates of each training, as options of the command."""
+    """Options of the command: the part of the benchmarks, the updates of each training, settings of the tracker."""
     clips: int = 25
     """Simulated clips of the training."""
     held_out: int = 10
