@@ -137,9 +137,7 @@ class Notes:
                 masks = random_masks(observed.config.masks, observed.patches, *observed.identity, "pass", 1)
                 revealed += (hide(masks, near, "raster") != masks).sum(1).div(2).tolist()
                 visible = int((~masks[0]).sum())
-        rows = [
-            ("adjudicator", "where uniform ends, R = 0", "where uniform ends, R = 1", "of those apart before")
-        ]
+        rows = [("adjudicator", "where uniform ends, R = 0", "where uniform ends, R = 1", "of those apart before")]
         for other in ("lpa", "worst"):
             before, after = (torch.cat(places[other]) - torch.cat(places["uniform"]) for places in (first, last))
             same = [int((gap.norm(dim=-1) < 0.5).sum()) for gap in (before, after)]

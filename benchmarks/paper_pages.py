@@ -28,6 +28,8 @@ SIMULATED = {
     "train": "--split train --clips {clips} --per-file 5",
 }
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
+LARGEST = 1 << 18
+"""Bytes of a PDF file that is copied; those with frames are larger, and their PNG files do."""
 METHODS = ("uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
 
 
@@ -70,8 +72,13 @@ class PaperPages:
             print(result.paper, result.seconds, flush=True)
         shutil.rmtree(self.out, ignore_errors=True)
         self.out.mkdir(parents=True)
+        index = (run.out / "index.md").read_text()
         for name in self.files(run.out):
-            shutil.copy(run.out / name, self.out / name)
+            if name.endswith(".pdf") and (run.out / name).stat().st_size > LARGEST:
+                index = index.replace(f"[{name}]({name}), ", "")
+            else:
+                shutil.copy(run.out / name, self.out / name)
+        (self.out / "index.md").write_text(index)
 
     def changed(self) -> Iterator[str]:
         """Options that differ from the defaults, as one would type them."""
@@ -82,7 +89,6 @@ class PaperPages:
                 yield from (option, *value) if isinstance(value, tuple) else (f"{option}={value}",)
 
     def files(self, out: Path) -> Iterator[str]:
-        yield "index.md"
         for part in PARTS:
             if result := finished(out, part):
                 yield from result.files

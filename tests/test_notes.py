@@ -33,6 +33,8 @@ def test_every_part_of_the_notes_has_its_table_on_the_page(notes, tmp_path):
             PAGE.read_text().split(f"<!-- end: {part} -->")[1],
         )
         assert page.read_text() == f"{before}<!-- figures: {part} -->\n\n| new |\n\n<!-- end: {part} -->{after}"
+        between = PAGE.read_text().split(f"<!-- figures: {part} -->")[1].split(f"<!-- end: {part} -->")[0]
+        assert f"`--part {part}`" in between
 
 
 def test_a_page_without_the_place_is_refused(notes, tmp_path):
@@ -41,3 +43,19 @@ def test_a_page_without_the_place_is_refused(notes, tmp_path):
     with pytest.raises(SystemExit, match="lacks <!-- figures: gain -->"):
         notes.replace_table(page, "gain", [])
     assert page.read_text() == "nothing"
+
+
+def test_the_pages_of_the_paper_hold_every_part():
+    """docs/paper has a file for each table and figure: CSV, Markdown and LaTeX, or PNG, all linked by its index."""
+    from lpa_cwm.reproduction.parts import PARTS
+
+    folder = ROOT / "docs/paper"
+    index = (folder / "index.md").read_text()
+    for part in PARTS:
+        kinds = ("png",) if part.paper.startswith("Figure") else ("csv", "md", "tex")
+        for kind in kinds:
+            name = f"{part.name.replace('-', '_')}.{kind}"
+            assert (folder / name).stat().st_size > 100, name
+            assert f"({name})" in index
+    linked = {line.split(")")[0] for line in index.split("](")[1:]}
+    assert linked == {path.name for path in folder.iterdir()} - {"index.md"}
