@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lpa_cwm.config import Calibration, TrackerConfig
+from lpa_cwm.geometry import constant
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.types import Tracks
 
@@ -27,14 +28,14 @@ LEAST = (1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1.0)
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
     """Logarithms of `EVIDENCE`; what is unknown counts as the least."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
-    return values.nan_to_num(0.0).maximum(values.new_tensor(LEAST)).log()
+    return values.nan_to_num(0.0).maximum(constant(LEAST, values.dtype, values.device)).log()
 
 
 def probabilities(
     calibration: Calibration, evidence: Float[Tensor, "n e"]
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
     """That each point is visible, and that it is visible and was found."""
-    weights = evidence.new_tensor([calibration.visible, calibration.found])
+    weights = constant((calibration.visible, calibration.found), evidence.dtype, evidence.device)
     visible, found = (evidence @ weights[:, :-1].T + weights[:, -1]).sigmoid().unbind(1)
     return visible, found
 
@@ -85,16 +86,20 @@ class FrameEstimate:
             result: Their endpoints.
             config: Has the calibration, or the strength, from which a point counts as visible.
         """
-        for name in ("xy", "strength", "support", "spread"):
-            getattr(self, name)[rows] = getattr(result, name).cpu()
         known = evidence(result)
-        self.evidence[rows] = known.cpu()
+        values = {name: getattr(result, name) for name in ("xy", "strength", "support", "spread")}
+        values["evidence"] = known
         if config.calibration is None:
-            self.visible[rows] = (result.strength >= config.visibility_threshold).cpu()
-            return
-        visible, found = probabilities(config.calibration, known)
-        self.visible[rows] = called_visible(config.calibration, visible, found).cpu()
-        self.confidence[rows] = found.cpu()
+            values["visible"] = result.strength >= config.visibility_threshold
+        else:
+            visible, values["confidence"] = probabilities(config.calibration, known)
+            values["visible"] = called_visible(config.calibration, visible, values["confidence"])
+        # One copy: each makes the host wait for a GPU.
+        flat = [value.view(len(rows), -1) for value in values.values()]
+        columns = torch.cat(flat, dim=1).cpu().split([value.shape[1] for value in flat], dim=1)
+        for name, column in zip(values, columns, strict=True):
+            mine = getattr(self, name)
+            mine[rows] = column.view(len(rows), *mine.shape[1:]).to(mine.dtype)
 
 
 @dataclass

@@ -5,6 +5,7 @@ i + 0.5. Resizing an image then multiplies its points by the ratio of sizes, and
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,6 +20,16 @@ HALF_PIXEL = 0.5
 """From the edge of a pixel to its center."""
 
 
+@lru_cache(maxsize=1024)
+def constant(
+    values: tuple[float | tuple[float, ...], ...], dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
+    """A small tensor of numbers, made once per device: copying it to a GPU makes the host wait. Never write to it."""
+    # It can outlive inference mode, in which it may be made first.
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
 def center_of(index: Int[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
     """The point in the middle of a pixel given by its (column, row)."""
     return index.to(torch.get_default_dtype()) + 0.5
@@ -26,7 +37,7 @@ def center_of(index: Int[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
 
 def index_of(xy: Float[Tensor, "*b 2"], hw: HW) -> Int[Tensor, "*b 2"]:
     """(column, row) of the pixel that holds the point; points outside are moved to the nearest pixel."""
-    limit = torch.tensor([hw[1] - 1, hw[0] - 1], device=xy.device)
+    limit = constant((hw[1] - 1, hw[0] - 1), torch.long, xy.device)
     return xy.floor().long().clamp(min=torch.zeros_like(limit), max=limit)
 
 
@@ -70,19 +81,19 @@ def patch_centers(hw: HW, patch: int, device: torch.device | None = None) -> Flo
 
 def rescale(xy: Float[Tensor, "*b 2"], source: HW, target: HW) -> Float[Tensor, "*b 2"]:
     """The same point after its image was resized from `source` to `target`."""
-    ratio = torch.tensor([target[1] / source[1], target[0] / source[0]], dtype=xy.dtype, device=xy.device)
+    ratio = constant((target[1] / source[1], target[0] / source[0]), xy.dtype, xy.device)
     return xy * ratio
 
 
 def to_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
     """Coordinates for `grid_sample(align_corners=False)`, which also has pixel centers at the half."""
-    size = torch.tensor([hw[1], hw[0]], dtype=xy.dtype, device=xy.device)
+    size = constant((hw[1], hw[0]), xy.dtype, xy.device)
     return 2 * xy / size - 1
 
 
 def from_sampler(xy: Float[Tensor, "*b 2"], hw: HW) -> Float[Tensor, "*b 2"]:
     """The inverse of `to_sampler`."""
-    size = torch.tensor([hw[1], hw[0]], dtype=xy.dtype, device=xy.device)
+    size = constant((hw[1], hw[0]), xy.dtype, xy.device)
     return (xy + 1) / 2 * size
 
 
@@ -121,12 +132,12 @@ class Crop:
 
     def to_crop(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
         """From the frame's pixels to the crop's."""
-        corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
+        corner = constant((self.x, self.y), xy.dtype, xy.device)
         return rescale(xy - corner, (self.height, self.width), (self.size, self.size))
 
     def to_frame(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b 2"]:
         """From the crop's pixels to the frame's."""
-        corner = torch.tensor([self.x, self.y], dtype=xy.dtype, device=xy.device)
+        corner = constant((self.x, self.y), xy.dtype, xy.device)
         return rescale(xy, (self.size, self.size), (self.height, self.width)) + corner
 
 

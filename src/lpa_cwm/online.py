@@ -20,7 +20,7 @@ from lpa_cwm.jobs import in_threads
 from lpa_cwm.pair_tracking import PairResult, compare_paths, decode_candidates, endpoints_by_path, reevaluate
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
-from lpa_cwm.refine import AT_ONCE, PointSource
+from lpa_cwm.refine import PointSource, crops_at_once
 from lpa_cwm.types import Candidates, Pair, Queries
 
 ONLY = "only"
@@ -160,18 +160,17 @@ class OnlineTracker:
         result = PairResult.empty(xy)
         others = xy.new_full((len(xy), 1 + len(self.config.gaps), 2), torch.nan)
         batches = [
-            (sources, some)
+            (sources, some, torch.searchsorted(rows, some).to(xy.device))
             for sources, tracks in by_sources.items()
             for some in torch.tensor(tracks).split(self.config.batch)
         ]
 
-        def judge(batch: tuple[tuple[int, ...], Tensor]) -> tuple[PairResult, list[Tensor]]:
-            sources, some = batch
+        def judge(batch: tuple[tuple[int, ...], Tensor, Tensor]) -> tuple[PairResult, list[Tensor]]:
+            sources, some, place = batch
             parts = [candidates(source, some) for source in sources]
-            return self._judge(name, pair, xy[torch.searchsorted(rows, some)], some, Candidates.join(parts))
+            return self._judge(name, pair, xy[place], some, Candidates.join(parts))
 
-        for (_, some), (judged, by_path) in zip(batches, in_threads(judge, batches, self.workers), strict=True):
-            place = torch.searchsorted(rows, some)
+        for (_, _, place), (judged, by_path) in zip(batches, in_threads(judge, batches, self.workers), strict=True):
             result.put(place, judged)
             for path, endpoint in enumerate(by_path[: others.shape[1]]):
                 others[place, path] = endpoint
@@ -257,8 +256,9 @@ class OnlineTracker:
             return direct[key]
         before = self.history[name][source]
         belief = before.strength[rows] / self.config.visibility_threshold
-        found = pair_candidates(observed[source, self.config.gap_masks], before.xy[rows].to(self.device))
-        return found.by_path(self.time - source, belief.to(self.device))
+        known = torch.cat((before.xy[rows], belief[:, None]), dim=1).to(self.device)
+        found = pair_candidates(observed[source, self.config.gap_masks], known[:, :2])
+        return found.by_path(self.time - source, known[:, 2])
 
     def _judge(
         self,
@@ -276,8 +276,8 @@ class OnlineTracker:
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
         if self.config.gaps:
             last_xy, since = self._last_believed(name, tracks.tolist())
-            age = (self.time - since).to(self.device)
-            candidates = replace(candidates, last_xy=observed.crop.to_crop(last_xy.to(self.device)), age=age)
+            known = torch.cat((last_xy, self.time - since[:, None]), dim=1).to(self.device)
+            candidates = replace(candidates, last_xy=observed.crop.to_crop(known[:, :2]), age=known[:, 2])
         if self.on_candidates is not None:
             self.on_candidates(tracks, pair, candidates)
         judgement = self.adjudicators[name](pair, candidates)
@@ -318,11 +318,13 @@ class OnlineTracker:
         frame = self.time - min(self.config.gaps, default=0)
         seen = torch.tensor([self._visible(name, frame, track) for track in rows.tolist()])
         batches: list[tuple[Tensor, PointSource | None]] = []
-        for some in seen.nonzero()[:, 0].split(AT_ONCE):
+        at_once = crops_at_once(torch.device(self.device), self.config)
+        for some in seen.nonzero()[:, 0].split(at_once):
             if len(some):
                 xy = self.history[name][frame].xy[rows[some]].to(self.device)
-                batches.append((some, PointSource(self.frames[frame].native, xy)))
-        return batches + [(some, None) for some in (~seen).nonzero()[:, 0].split(AT_ONCE) if len(some)]
+                batches.append((some.to(self.device), PointSource(self.frames[frame].native, xy)))
+        others = (~seen).nonzero()[:, 0].split(at_once)
+        return batches + [(some.to(self.device), None) for some in others if len(some)]
 
     def _give(self, estimate: FrameEstimate) -> None:
         """Positions that are given in the newest frame are visible and exact."""

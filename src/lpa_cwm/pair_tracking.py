@@ -45,10 +45,12 @@ class PairResult:
 
     def rows(self, rows: Int[Tensor, "b"]) -> "PairResult":
         """Some rows."""
+        rows = rows.to(self.xy.device)
         return PairResult(*(getattr(self, entry.name)[rows] for entry in fields(self)))
 
     def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
         """Overwrite some rows."""
+        rows = rows.to(self.xy.device)
         for entry in fields(self):
             getattr(self, entry.name)[rows] = getattr(other, entry.name)
 

@@ -104,7 +104,7 @@ def first_pass(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Iterator[tup
         probe.factual[0] = observed.factual
     for rows, candidates in probe.candidates():
         source, target = observed.source, observed.target
-        yield rows, Pair(source.resized, target.resized, points[rows.to(points.device)], source.derived), candidates
+        yield rows, Pair(source.resized, target.resized, rows_of(points, rows), source.derived), candidates
 
 
 def pair_candidates(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Candidates:
@@ -113,6 +113,12 @@ def pair_candidates(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> Candida
     if len(parts) == 1:
         return parts[0][1]
     return Candidates.of(concatenate([part.response.with_queries(rows, len(xy)) for rows, part in parts]))
+
+
+def rows_of(xy: Float[Tensor, "n 2"], rows: Int[Tensor, "k"]) -> Float[Tensor, "k 2"]:
+    """Points by increasing numbers that lie on the host: consecutive ones need not be copied to a GPU."""
+    first, last = int(rows[0]), int(rows[-1])
+    return xy[first : last + 1] if last - first + 1 == len(rows) else xy[rows.to(xy.device)]
 
 
 def first_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> MaskPlan:
@@ -165,7 +171,7 @@ class Probe:
                 continue
             if group not in self.factual:
                 self.factual[group] = self.world.imagine(self.scene, self.plan.hidden[masks].to(self.xy.device))
-            response = self.world.intervene(self.scene, self.factual[group], self.xy[now.to(self.xy.device)])
+            response = self.world.intervene(self.scene, self.factual[group], rows_of(self.xy, now))
             yield now, response if isinstance(response, Responses) else Responses.from_dense(response, self.world.patch)
             if users[-1] <= rows[-1]:
                 del self.factual[group]

@@ -16,7 +16,7 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import distribution
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import unit_range
+from lpa_cwm.geometry import constant, unit_range
 from lpa_cwm.masks import balanced_masks
 from lpa_cwm.protocols import CropWorldModel, WorldModel
 from lpa_cwm.rng import KeyPart
@@ -28,7 +28,7 @@ HIDDEN_SHARE = 2 / 3
 MASKS = 3
 """Per source; together they hide every patch."""
 AT_ONCE = 32
-"""Points whose crops are in memory at once."""
+"""Points whose crops are in memory at once on a CPU."""
 MAX_DESCRIBED = 1024
 """Described crops that a frame keeps; each takes 150 kB."""
 
@@ -42,7 +42,7 @@ class PointSource:
     described: dict[tuple[int, int], Any] = field(default_factory=dict)
     """Crops of the frame as the world model describes them, by their corners; those of a query serve all targets."""
 
-    def rows(self, rows: Int[Tensor, "k"]) -> "PointSource":
+    def rows(self, rows: Int[Tensor, "k"] | slice) -> "PointSource":
         """Some of the points."""
         return PointSource(self.frame, self.xy[rows], self.described)
 
@@ -76,7 +76,8 @@ class NativeEndpoint:
         """Overwrite those of some rows whose other endpoint has the stronger response."""
         better = other.strength > self.strength[rows]
         for entry in fields(self):
-            getattr(self, entry.name)[rows[better]] = getattr(other, entry.name)[better]
+            mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            mine[rows] = torch.where(better[:, None] if theirs.ndim > 1 else better, theirs, mine[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,16 @@ class NativeRefiner:
 
     def refine(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
         """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
-        rows = torch.arange(len(center)).split(AT_ONCE)
-        parts = [self._refine_some([source.rows(some) for source in sources], center[some]) for some in rows]
+        hidden, at_once = self._masks(len(sources)).to(center.device), crops_at_once(center.device, self.config)
+        parts = [
+            self._refine_some([source.rows(some) for source in sources], center[some], hidden)
+            for some in (slice(first, first + at_once) for first in range(0, len(center), at_once))
+        ]
         return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
 
-    def _refine_some(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
+    def _refine_some(
+        self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"], hidden: Bool[Tensor, "k m p"]
+    ) -> NativeEndpoint:
         world = self.world
         if not isinstance(world, CropWorldModel):
             raise InputError(
@@ -106,7 +112,6 @@ class NativeRefiner:
         there = torch.stack([cut(self.target, place) for place in corner.tolist()]).to(center.device)
         here = [source.describe(world) for source in sources]
         xy = torch.stack([source.xy - source.corners(world.patch) for source in sources])
-        hidden = self._masks(len(sources)).to(center.device)
         response = world.respond(here, there, xy, center - corner, hidden)
         start = distribution(response.mean_where_hidden(hidden.flatten(0, 1)), self.config)
         strength = response.peaks(response.magnitude())[1].mean(1)
@@ -119,12 +124,17 @@ class NativeRefiner:
         return torch.stack([balanced_masks(MASKS, patches, *key, hidden_share=HIDDEN_SHARE) for key in keys])
 
 
+def crops_at_once(device: torch.device, config: TrackerConfig) -> int:
+    """Points whose crops are in memory at once; a GPU takes as many as queries of a first pass."""
+    return AT_ONCE if device.type == "cpu" else config.batch
+
+
 def corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int], patch: int) -> Int[Tensor, "n 2"]:
     """Corners of crops around points, in whole pixels, shifted to stay inside frames that are large enough.
 
     Elsewhere a point is in the middle of a patch next to the crop's middle: most of its response lies in that patch.
     """
-    room = torch.tensor([max(hw[1] - CROP, 0), max(hw[0] - CROP, 0)], device=xy.device)
+    room = constant((max(hw[1] - CROP, 0), max(hw[0] - CROP, 0)), torch.long, xy.device)
     return torch.minimum((xy - (CROP - patch) / 2).round().long().clamp(min=0), room)
 
 

@@ -9,7 +9,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import HALF_PIXEL, HW, crop_points, index_of, sample_bilinear, sample_crop
+from lpa_cwm.geometry import HALF_PIXEL, HW, constant, crop_points, index_of, sample_bilinear, sample_crop
 from lpa_cwm.responses import Responses, segment_max, segment_sum
 from lpa_cwm.types import PATH_NAMES, Candidates, Pair
 
@@ -78,7 +78,7 @@ def path_evidence(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m 5"]:
     shape = candidates.strength.shape
     path = candidates.path
     if path is None:
-        path = candidates.strength.new_tensor([0.0, 1.0, 1.0]).expand(*shape, -1)
+        path = constant((0.0, 1.0, 1.0), candidates.strength.dtype, candidates.strength.device).expand(*shape, -1)
     last = pair.xy if candidates.last_xy is None else candidates.last_xy
     step = (candidates.peak - last[:, None]).norm(dim=-1).log1p()
     age = path[..., 0].amax(1) if candidates.age is None else candidates.age.log2()
@@ -108,11 +108,13 @@ def response_crops(
     column, row = (place - corner[response.candidate, axis, None] for axis, place in enumerate((column, row)))
     inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
     flat = (response.candidate[:, None] * side + row) * side + column
-    tiles = normal.new_zeros(len(ends), 1, side, side)
-    tiles.view(-1)[flat[inside]] = normal[inside]
+    # What lies outside goes to one place more; choosing what lies inside would make the host wait for a GPU.
+    beyond = len(ends) * side * side
+    tiles = normal.new_zeros(beyond + 1).index_put_((torch.where(inside, flat, beyond),), normal)
+    tiles = tiles[:-1].view(len(ends), 1, side, side)
     points = crop_points(ends, EXTENT, CROP)
     # Outside the frame its border is repeated.
-    limit = points.new_tensor([response.hw[1], response.hw[0]])
+    limit = constant((response.hw[1], response.hw[0]), points.dtype, points.device)
     points = torch.minimum(points.clamp(min=HALF_PIXEL), limit - HALF_PIXEL) - corner[:, None]
     return rearrange(sample_bilinear(tiles, points), "b (i j) c -> b c i j", i=CROP)
 
@@ -140,7 +142,9 @@ def statistics(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m s"]:
     response, magnitude = candidates.response, candidates.magnitude
     (n, m), (height, width), segment = response.shape, response.hw, response.candidate
     end = rearrange(index_of(candidates.peak, response.hw), "n m d -> (n m) d")
-    move = (candidates.peak - pair.xy[:, None]) / candidates.peak.new_tensor([width, height])
+    move = (candidates.peak - pair.xy[:, None]) / constant(
+        (width, height), candidates.peak.dtype, candidates.peak.device
+    )
     column, row = response.pixels()
     # Chebyshev distance of every pixel from its candidate's endpoint.
     distance = torch.maximum((column - end[segment, :1]).abs(), (row - end[segment, 1:]).abs())
@@ -201,7 +205,7 @@ def local_mean(image: Float[Tensor, "h w"], end: Int[Tensor, "b 2"], side: int) 
 
 def window_area(end: Int[Tensor, "b 2"], hw: HW, side: int) -> Float[Tensor, "b"]:
     """Pixels of a square around each endpoint that lie in the frame."""
-    limit = torch.tensor([hw[1] - 1, hw[0] - 1], device=end.device)
+    limit = constant((hw[1] - 1, hw[0] - 1), end.dtype, end.device)
     low, high = (end - side // 2).clamp(min=0), torch.minimum(end + side // 2, limit)
     return (high - low + 1).prod(1).float()
 
@@ -214,13 +218,14 @@ def lower_median(response: Responses, magnitude: Float[Tensor, "r q"]) -> Float[
     support = segment_sum((magnitude > 0).sum(1).float(), segment, n * m)
     column, row = response.pixels()
     flat = row * response.hw[1] + column
-    for candidate in (2 * support > pixels).nonzero()[:, 0].split(MEDIANS_AT_ONCE):
+    dense = (2 * support > pixels).nonzero()[:, 0]
+    for candidate in dense.split(MEDIANS_AT_ONCE) if len(dense) else ():
         place = torch.full((n * m,), -1, device=segment.device)
         place[candidate] = torch.arange(len(candidate), device=segment.device)
         rows = place[segment] >= 0
-        dense = magnitude.new_zeros(len(candidate), pixels)
-        dense[place[segment[rows], None], flat[rows]] = magnitude[rows]
-        found[candidate] = dense.median(1).values
+        maps = magnitude.new_zeros(len(candidate), pixels)
+        maps[place[segment[rows], None], flat[rows]] = magnitude[rows]
+        found[candidate] = maps.median(1).values
     return found
 
 
@@ -243,6 +248,6 @@ def entropy(response: Responses, magnitude: Float[Tensor, "r q"], total: Float[T
 
 def edges(image: Float[Tensor, "3 h w"]) -> Float[Tensor, "h w"]:
     """Gradient magnitude of the gray image by central differences, one-sided at the border."""
-    gray = torch.einsum("c,chw->hw", image.new_tensor(LUMA), image)
+    gray = torch.einsum("c,chw->hw", constant(LUMA, image.dtype, image.device), image)
     down, across = torch.gradient(gray)
     return (down**2 + across**2).sqrt()

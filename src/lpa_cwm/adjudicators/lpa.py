@@ -97,6 +97,12 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         path = {"path": True} if self.path_encoder is not None else {}
         return {"interaction": self.interaction, "visual": self.visual, "visibility_head": head, **path}
 
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Networks that may compute in half precision."""
+        visual = (self.local_encoder, self.context_encoder) if self.visual else ()
+        return *visual, self.response_encoder, self.set_encoder
+
     def logits(
         self,
         local: Float[Tensor, "n m 10 32 32"],

@@ -79,6 +79,10 @@ in --out."""
 deeplabcut (.csv, .h5)."""
     workers: Annotated[int, integer(1, 256)] | None = None
     """Threads that share the points of a frame; on a CPU, by default as many as it has cores."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the networks; bfloat16 is for GPUs: answers move by a fraction of a pixel."""
+    compile: bool = False
+    """Compile the networks: minutes at the first frames, for long videos on GPUs."""
     dry_run: bool = False
     """Print predictions, seconds on this machine and memory, and stop; the first frames are tracked to time them."""
     overlay: OverlayOptions = field(default_factory=OverlayOptions)
@@ -153,8 +157,7 @@ deeplabcut (.csv, .h5)."""
         job = StreamJob(stream, queries, self.end, self.out, self.save, self.format, style)
         if not files:
             job.on_row = RowPrinter(self.json)
-        settings = {**self.model.names(), **self.expert.given()}
-        job.run(registry.load_cwm(name, device=device, workers=self.workers, **settings))
+        job.run(registry.load_cwm(name, device=device, **self.settings()))
         if files:
             print("\n".join(str(path) for path in files))
         if job.interrupted:
@@ -190,11 +193,17 @@ deeplabcut (.csv, .h5)."""
         from lpa_cwm import registry
 
         if self.model.tracker is None:
-            settings = {**self.model.names(), **self.expert.given()}
-            return registry.load(name, device=device, workers=self.workers, **settings)
-        if self.workers is not None:
-            raise InputError(f"--workers was given, but {name} has one; leave it out.")
+            return registry.load(name, device=device, **self.settings())
+        given = {"workers": self.workers, "precision": self.precision != "float32", "compile": self.compile}
+        for option, value in given.items():
+            if value:
+                raise InputError(f"--{option} was given, but {name} has no such choice; leave it out.")
         return registry.load(name, device=device)
+
+    def settings(self) -> dict[str, Any]:
+        """What our tracker is loaded with."""
+        how = {"workers": self.workers, "precision": self.precision, "compile": self.compile}
+        return {**self.model.names(), **self.expert.given(), **how}
 
     def track(self, tracker: "Tracker", job: "VideoJob") -> None:
         """Track one clip and write its files; after Ctrl-C what was tracked is written."""

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lpa_cwm.geometry import patch_centers
+from lpa_cwm.geometry import constant, patch_centers
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE, Description
 from lpa_cwm.worlds.learned.reliability import Nodes, lookup
 
@@ -165,8 +165,8 @@ class VoteDensifier(nn.Module):
         sets, count = nodes.valid.shape
         # Ties, which are common on a grid, go to the patch that comes first, whatever else is in the batch.
         distance = torch.cdist(centers.expand(sets, -1, -1), nodes.place)
-        distance = distance + (nodes.place @ nodes.place.new_tensor([1.7e-5, 1e-4]))[:, None]
-        if not bool(nodes.valid.all()):
+        distance = distance + (nodes.place @ constant((1.7e-5, 1e-4), nodes.place.dtype, nodes.place.device))[:, None]
+        if nodes.filled:
             distance = distance + FAR * ~nodes.valid[:, None]
         near, index = distance.topk(min(self.nearest, count), dim=-1, largest=False)
         return near, index + torch.arange(sets, device=index.device)[:, None, None] * count
@@ -270,7 +270,7 @@ def squared_distances(points: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n n"]:
 def quarter_centers(device: torch.device | None = None) -> Float[Tensor, "4 2"]:
     """Centers of the quarters of a cell about its center, in raster order."""
     far = PATCH / 4
-    return torch.tensor([[-far, -far], [far, -far], [-far, far], [far, far]], device=device)
+    return constant(((-far, -far), (far, -far), (-far, far), (far, far)), torch.get_default_dtype(), device)
 
 
 def quarter_flow(offset: Float[Tensor, "m p k 2"], linear: Float[Tensor, "m p k 2 2"]) -> Float[Tensor, "m p 4 k 2"]:

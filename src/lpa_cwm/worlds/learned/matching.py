@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lpa_cwm.geometry import HW, patch_centers, pixel_centers, to_continuous_index
+from lpa_cwm.geometry import HW, constant, patch_centers, pixel_centers, to_continuous_index
 from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE, Description
 
 NMS_RADIUS = 6.0
@@ -70,7 +70,7 @@ class Correlation(nn.Module):
         """Exponent times the logarithm of one plus the squared displacement in radii."""
         offset = position_centers(hw, device)[None] - patch_centers(hw, PATCH, device)[:, None]
         exponent, radius = F.softplus(self.prior[0]), self.prior[1].exp()
-        outside = (position_centers(hw, device) > torch.tensor([hw[1], hw[0]], device=device) - PATCH / 2).any(-1)
+        outside = (position_centers(hw, device) > constant((hw[1], hw[0]), torch.long, device) - PATCH / 2).any(-1)
         distance = offset[..., 0].square() + offset[..., 1].square()
         return (-exponent * torch.log1p(distance / radius**2) - 1e4 * outside)[None]
 

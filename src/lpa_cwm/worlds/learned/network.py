@@ -117,7 +117,7 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         place, offset, tokens, color = (
             take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
         )
-        nodes = Nodes(place, offset, tokens, valid.flatten(0, 1))
+        nodes = Nodes(place, offset, tokens, valid.flatten(0, 1), filled=not bool(valid.all()))
         logit, precision, features = self.reliability(nodes)
         return Reading(rows, logit, self.densifier(scene.source, nodes, logit, precision, features, color, cells))
 

@@ -8,6 +8,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lpa_cwm.geometry import constant
 from lpa_cwm.worlds.learned.encoder import Description
 from lpa_cwm.worlds.learned.matching import MatchHypotheses
 
@@ -26,6 +27,8 @@ class Nodes:
     token: Float[Tensor, "b n k w"]
     valid: Bool[Tensor, "b n"]
     """False for entries that only fill up the batch."""
+    filled: bool
+    """Whether there are such entries."""
 
 
 def lookup(grid: Float[Tensor, "b i j c"], xy: Float[Tensor, "n *s 2"], step: int) -> Float[Tensor, "n *s c"]:
@@ -40,7 +43,7 @@ def lookup(grid: Float[Tensor, "b i j c"], xy: Float[Tensor, "n *s 2"], step: in
 
 def bilinear(grid: Float[Tensor, "b i j c"], xy: Float[Tensor, "b n 2"], step: int) -> Float[Tensor, "b n c"]:
     """Bilinear feature at points; the border is repeated."""
-    size = xy.new_tensor([grid.shape[2] * step, grid.shape[1] * step])
+    size = constant((grid.shape[2] * step, grid.shape[1] * step), xy.dtype, xy.device)
     sampler = (2 * xy / size - 1)[:, None]
     values = F.grid_sample(grid.permute(0, 3, 1, 2), sampler, padding_mode="border", align_corners=False)
     return rearrange(values, "b c 1 n -> b n c")
@@ -127,7 +130,7 @@ class Reliability(nn.Module):
         patch = self.embed_patch(torch.cat((patches, own), dim=-1))
         origin = centers[:, :, None] + matches.offset
         there = bilinear(source.coarse, origin.flatten(1, 2), 8).unflatten(1, origin.shape[1:3])
-        beyond = torch.maximum(-origin, origin - origin.new_tensor([hw[1], hw[0]])).amax(-1)
+        beyond = torch.maximum(-origin, origin - constant((hw[1], hw[0]), origin.dtype, origin.device)).amax(-1)
         scalars = torch.stack(
             (
                 matches.log_prob.clamp(min=-12) / 4,
@@ -147,7 +150,7 @@ class Reliability(nn.Module):
         patch = torch.arange(x.shape[1], device=x.device).repeat_interleave(count)
         mask = torch.zeros(1, 1, len(patch), len(patch), device=x.device)
         mask = mask.masked_fill(patch[:, None] == patch, -1e4)
-        if not bool(nodes.valid.all()):
+        if nodes.filled:
             silent = ~nodes.valid.repeat_interleave(count, dim=1)[:, None, None]
             mask = mask.masked_fill(silent, -2e4)
         for layer in self.layers:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lpa_cwm.config import Calibration, TrackerConfig
 from lpa_cwm.files import bundled_weights
-from lpa_cwm.geometry import HW
+from lpa_cwm.geometry import HW, constant
 from lpa_cwm.io.safe_load import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
@@ -60,6 +60,11 @@ class LearnedWorld:
     def response_sigma(self) -> float:
         """Standard deviation of a response in pixels, which the training of LPA needs."""
         return self.bump.sigma
+
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Networks that may compute in half precision; the others compute places."""
+        return self.network.descriptor, self.network.encoder
 
     @classmethod
     def load(cls, weights: Path | None = None) -> "LearnedWorld":
@@ -185,7 +190,7 @@ class LearnedWorld:
 def cells_around(xy: Float[Tensor, "n 2"], hw: HW) -> Int[Tensor, "n c"]:
     """The cells of a square around each point, shifted to stay inside the frame."""
     rows, columns = hw[0] // PATCH, hw[1] // PATCH
-    room = xy.new_tensor([max(columns - AROUND, 0), max(rows - AROUND, 0)])
+    room = constant((max(columns - AROUND, 0), max(rows - AROUND, 0)), xy.dtype, xy.device)
     left, up = torch.minimum((xy / PATCH - AROUND / 2).round().clamp(min=0), room).long()[..., None].unbind(1)
     across, down = (torch.arange(min(AROUND, count), device=xy.device) for count in (columns, rows))
     return ((up + down)[:, :, None] * columns + (left + across)[:, None]).flatten(1)

@@ -81,6 +81,11 @@ class OptCwm(nn.Module):
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(IMAGENET_STD)[:, None, None], persistent=False)
 
+    @property
+    def networks(self) -> tuple[nn.Module, ...]:
+        """Networks that may compute in half precision; the generator and the head may not."""
+        return self.predictor.encoder, self.predictor.decoder
+
     def describe(self, frame: Float[Tensor, "3 h w"]) -> EmbeddedFrame:
         """Check and normalize a frame; its tokens are made when a pair needs them."""
         if frame.shape[1:] != (self.size, self.size):
