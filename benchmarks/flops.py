@@ -139,7 +139,8 @@ class Flops:
         tracker = lc.load("lpa", workers=1)
         assert isinstance(tracker, CwmTracker)
         following = tracker.online(clip.name)
-        step = parts.wrapped(REST, OnlineTracker.step.__wrapped__)
+        plain: Any = OnlineTracker.step
+        step = parts.wrapped(REST, plain.__wrapped__)
         # Inference mode hides the operators within composite ones from the counters.
         with torch.no_grad(), replaced(parts, tracker):
             step(following, clip[0])
@@ -159,7 +160,7 @@ class replaced:
         self.parts, self.before = parts, [(owner, name, vars(owner)[name]) for _, owner, name in PLACES]
         for verb, name in VERBS.items():
             setattr(tracker.world, verb, parts.wrapped(name, getattr(tracker.world, verb)))
-        network = tracker.adjudicator
+        network: Any = tracker.adjudicator
         network.predict = parts.wrapped("LPA: network", network.predict)
 
     def __enter__(self) -> None:

@@ -212,7 +212,7 @@ class Peers:
             for name in names:
                 axes.loglog(counts, [found[case(name, count)].processor for count in counts], marker="o", label=name)
             axes.set(xlabel=along, ylabel=label)
-        axes.legend(fontsize=8)
+            axes.legend(fontsize=8)
         figure.savefig(path, dpi=120)
 
 

@@ -22,17 +22,25 @@ def tracks(**settings):
 
 
 def test_half_precision_moves_answers_by_fractions_of_a_pixel():
-    exact, rounded = tracks(), tracks(precision="bfloat16")
+    exact, rounded = tracks(), tracks(accelerate=["bfloat16"])
     assert rounded.visible.equal(exact.visible)
     torch.testing.assert_close(rounded.xy, exact.xy, rtol=0, atol=0.5)
     assert not rounded.xy.equal(exact.xy)
 
 
+@pytest.mark.slow
 def test_compiled_networks_give_the_same_answers(monkeypatch):
     """With torch's reference backend, which traces like the default one and generates no code."""
     monkeypatch.setattr(acceleration, "compile_network", lambda network: network.compile(backend="eager"))
-    exact, compiled = tracks(), tracks(compile=True)
+    exact, compiled = tracks(), tracks(accelerate=["compile"])
     torch.testing.assert_close(compiled.xy, exact.xy, rtol=0, atol=1e-3)
+
+
+def test_all_networks_are_compiled(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(acceleration, "compile_network", compiled.append)
+    tracker = lc.load("lpa", accelerate=["compile"])
+    assert compiled == [*tracker.world.networks, *tracker.adjudicator.networks]
 
 
 def test_opt_cwm_in_half_precision_answers_in_float32_and_nearly_the_same():
@@ -47,7 +55,7 @@ def test_opt_cwm_in_half_precision_answers_in_float32_and_nearly_the_same():
         return world.intervene(scene, world.imagine(scene, hidden), torch.tensor([[20.0, 30.0]]))
 
     exact = response()
-    acceleration.accelerate((world,), "cpu", "bfloat16", compiled=False)
+    acceleration.accelerate((world,), "cpu", ["bfloat16"])
     rounded = response()
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0, atol=0.02)
@@ -68,12 +76,14 @@ def test_queries_at_once_follow_the_free_memory(monkeypatch):
 
 def test_what_has_no_networks_is_refused():
     with pytest.raises(lc.InputError, match="neither the world model nor the adjudicator"):
-        lc.load("uniform", "toy", precision="bfloat16")
-    with pytest.raises(lc.InputError, match="does not take compile"):
-        lc.load("static", compile=True)
+        lc.load("uniform", "toy", accelerate=["bfloat16"])
+    with pytest.raises(lc.InputError, match="does not take accelerate"):
+        lc.load("static", accelerate=["compile"])
+    with pytest.raises(lc.InputError, match="'half' is no acceleration"):
+        lc.load("lpa", accelerate=["half"])
 
 
-@pytest.mark.parametrize("option", [("--compile",), ("--precision", "bfloat16"), ("--workers", "2")])
+@pytest.mark.parametrize("option", [("--accelerate", "compile"), ("--workers", "2")])
 def test_baselines_refuse_the_options(option, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["track", "--tracker", "static", *option])

@@ -40,7 +40,7 @@ def test_host_waits_do_not_depend_on_the_number_of_points():
 
 
 def test_device_gives_the_answers_of_the_cpu():
-    clip = Clip([bundled_clip("learned")[index] for index in range(3)], "moving")
+    clip = Clip([bundled_clip("learned")[index] for index in range(2)], "moving")
     queries = Grid(3).on(clip.hw)
     on_cpu = lc.load("lpa", workers=1).track(clip, queries)
     with SimulatedDevice():

@@ -1,8 +1,8 @@
 """What makes a GPU fast: as many queries at once as its memory holds, half precision, and compiled networks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_map
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 
-Precision = Literal["float32", "bfloat16"]
+Acceleration = Literal["bfloat16", "compile"]
+"""Half precision of the networks, which moves answers by a fraction of a pixel; or their compilation."""
 MOST_QUERIES = 4096
 """At once; more gain nothing."""
 MEMORY_SHARE = 0.5
@@ -34,7 +35,7 @@ def queries_at_once(config: TrackerConfig, size: int, device: str) -> int:
     return max(1, min(int(MEMORY_SHARE * free) // each, MOST_QUERIES))
 
 
-def accelerate(parts: Iterable[Any], device: str, precision: Precision, compiled: bool) -> None:
+def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]) -> None:
     """Let the networks of a world model and an adjudicator compute in half precision, or compile them, in place.
 
     A part names them in `networks`: those whose arithmetic bears rounding. Everything else stays in float32.
@@ -42,21 +43,22 @@ def accelerate(parts: Iterable[Any], device: str, precision: Precision, compiled
     Args:
         parts: World model and adjudicator.
         device: Where they compute.
-        precision: `bfloat16` computes under autocast; results are float32 again.
-        compiled: Whether to compile, which takes minutes at the first frames.
+        ways: `bfloat16` computes under autocast, results are float32 again; `compile` takes minutes at first.
     """
-    if precision == "float32" and not compiled:
+    if not ways:
         return
+    if unknown := sorted(set(ways) - set(get_args(Acceleration))):
+        raise InputError(f"{unknown[0]!r} is no acceleration; choose of {', '.join(get_args(Acceleration))}.")
     networks = [network for part in parts for network in getattr(part, "networks", ())]
     if not networks:
         raise InputError(
-            "Half precision or compiled networks were asked for, but neither the world model nor the adjudicator has "
-            "any; leave out `precision` and `compile`."
+            f"{' and '.join(ways)} was asked for, but neither the world model nor the adjudicator has networks; "
+            "leave out `accelerate`."
         )
     for network in networks:
-        if precision == "bfloat16":
+        if "bfloat16" in ways:
             network.forward = in_bfloat16(network.forward, torch.device(device).type)
-        if compiled:
+        if "compile" in ways:
             compile_network(network)
 
 

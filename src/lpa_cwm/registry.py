@@ -1,6 +1,6 @@
 """World models, adjudicators, score models, trackers, devices and clips by name; each is imported when it is loaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -11,7 +11,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights, cache_dir
 
 if TYPE_CHECKING:
-    from lpa_cwm.acceleration import Precision
+    from lpa_cwm.acceleration import Acceleration
     from lpa_cwm.protocols import Adjudicator, ScoreModel, Tracker, WorldModel
     from lpa_cwm.tracker import CwmTracker
     from lpa_cwm.types import Clip
@@ -43,8 +43,7 @@ def load(
     device: str = "cpu",
     quiet: bool = True,
     workers: int | None = None,
-    precision: "Precision" = "float32",
-    compile: bool = False,
+    accelerate: "Collection[Acceleration]" = (),
     **settings: Any,
 ) -> "Tracker":
     """Load a tracker by the names of its adjudicator and world model, or from such objects; or a baseline by its name.
@@ -61,8 +60,7 @@ def load(
         quiet: Whether to show no progress line.
         workers: Threads that share the frame pairs and the points of a frame; on a CPU, by default as many as torch
             uses.
-        precision: `bfloat16` lets the networks compute in half precision, for GPUs.
-        compile: Whether to compile the networks, for GPUs and long videos.
+        accelerate: For GPUs: `bfloat16` computes networks in half precision, `compile` compiles them.
         settings: Fields of `TrackerConfig` that replace those of the configuration.
 
     Examples:
@@ -75,13 +73,13 @@ def load(
         from lpa_cwm.baselines.registry import get_baseline
 
         baseline = get_baseline(adjudicator)
-        ours = {"config": config, "weights": weights, "precision": precision != "float32", "compile": compile}
+        ours = {"config": config, "weights": weights, "accelerate": accelerate}
         given = ", ".join([*settings, *(name for name, value in ours.items() if value)])
         if given:
             raise InputError(f"{adjudicator} does not take {given}; leave out what only our tracker has.")
         return baseline.load(device=device)
     named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet, "workers": workers}
-    named |= {"precision": precision, "compile": compile}
+    named["accelerate"] = accelerate
     return load_cwm(adjudicator, world, config, **named, **settings)
 
 
@@ -95,21 +93,20 @@ def load_cwm(
     device: str = "cpu",
     quiet: bool = True,
     workers: int | None = None,
-    precision: "Precision" = "float32",
-    compile: bool = False,
+    accelerate: "Collection[Acceleration]" = (),
     **settings: Any,
 ) -> "CwmTracker":
     """`load` without the baselines."""
-    from lpa_cwm.acceleration import accelerate, queries_at_once
+    from lpa_cwm import acceleration
     from lpa_cwm.tracker import CwmTracker
 
     world = load_world(world) if isinstance(world, str) else world
     if isinstance(adjudicator, str):
         adjudicator = load_adjudicator(adjudicator, score_model, weights, device)
-    accelerate((world, adjudicator), device, precision, compile)
+    acceleration.accelerate((world, adjudicator), device, accelerate)
     chosen = (config or world.defaults).changed(settings)
     if device.startswith("cuda") and config is None and "batch" not in settings:
-        chosen = chosen.changed({"batch": queries_at_once(chosen, world.size, device)})
+        chosen = chosen.changed({"batch": acceleration.queries_at_once(chosen, world.size, device)})
     return CwmTracker(world, adjudicator, chosen, device, quiet, workers)
 
 

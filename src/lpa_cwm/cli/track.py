@@ -79,10 +79,9 @@ in --out."""
 deeplabcut (.csv, .h5)."""
     workers: Annotated[int, integer(1, 256)] | None = None
     """Threads that share the points of a frame; on a CPU, by default as many as it has cores."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the networks; bfloat16 is for GPUs: answers move by a fraction of a pixel."""
-    compile: bool = False
-    """Compile the networks: minutes at the first frames, for long videos on GPUs."""
+    accelerate: tuple[Literal["bfloat16", "compile"], ...] = ()
+    """For GPUs: networks in half precision, which moves answers by a fraction of a pixel, or compiled, which takes \
+minutes at the first frames."""
     dry_run: bool = False
     """Print predictions, seconds on this machine and memory, and stop; the first frames are tracked to time them."""
     overlay: OverlayOptions = field(default_factory=OverlayOptions)
@@ -194,7 +193,7 @@ deeplabcut (.csv, .h5)."""
 
         if self.model.tracker is None:
             return registry.load(name, device=device, **self.settings())
-        given = {"workers": self.workers, "precision": self.precision != "float32", "compile": self.compile}
+        given = {"workers": self.workers, "accelerate": self.accelerate}
         for option, value in given.items():
             if value:
                 raise InputError(f"--{option} was given, but {name} has no such choice; leave it out.")
@@ -202,7 +201,7 @@ deeplabcut (.csv, .h5)."""
 
     def settings(self) -> dict[str, Any]:
         """What our tracker is loaded with."""
-        how = {"workers": self.workers, "precision": self.precision, "compile": self.compile}
+        how = {"workers": self.workers, "accelerate": self.accelerate}
         return {**self.model.names(), **self.expert.given(), **how}
 
     def track(self, tracker: "Tracker", job: "VideoJob") -> None:
