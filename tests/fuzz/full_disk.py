@@ -107,7 +107,7 @@ def main():
     torch.set_num_threads(1)
     import_all()
     alone = {name: words for name, (words, count) in COMMANDS.items() if count == 1 and "Ray" not in name}
-    alone |= {"data pairs": COMMANDS["data pairs, two processes"][0], **OTHERS}
+    alone |= OTHERS
     names = [name for name in alone if not arguments.only or name.startswith(tuple(arguments.only))]
     bad = full = 0
     print("| command | sizes | disk full | wrong |\n|---|" + "---:|" * 3)

@@ -52,7 +52,6 @@ COMMANDS = {
     "train confidence": ("train confidence {data} --world toy --adjudicator uniform --out {out}", 1),
     "train confidence, two processes": ("train confidence {data} --world toy --adjudicator uniform --out {out}", 2),
     "eval sweep": ("eval sweep {data} --world toy --adjudicator uniform --videos 1 --queries 1 --out {out}", 1),
-    "data pairs, two processes": ("data pairs --pairs 300 --out {out}", 2),
     "paper": (PAPER + " --only table-1 table-2 table-d1 figure-4", 1),
 }
 """Words of each command, and how many processes run it at once in one folder."""
