@@ -16,6 +16,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.errors import InputError
+from lpa_cwm.io.safe_load import load_safetensors
 from lpa_cwm.jobs import Shard
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.rng import generator
@@ -212,6 +213,20 @@ def test_it_learns_to_tell_right_candidates_from_wrong_ones(folder, tmp_path):
     errors = [json.loads(line)["val_error"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     # What is written has half precision.
     assert min(errors) == pytest.approx(learned.item(), rel=5e-3)
+
+
+def test_the_best_or_the_last_weights_are_kept(folder, tmp_path, monkeypatch):
+    """The held-out error is made to rise, so that the best weights are the first ones."""
+    errors = iter(range(100))
+    monkeypatch.setattr(lpa, "val_error", lambda *_: float(next(errors)))
+    kept = {}
+    for keep in ("best", "last"):
+        training = lpa.LpaTraining(steps=2, batch=4, save_every=1, rate=1e-2, keep=keep)
+        kept[keep] = lpa.train_lpa([folder], tmp_path / keep, training)
+        provenance = json.loads(load_safetensors(kept[keep])[1]["about"])
+        assert provenance["val_error"] == (0.0 if keep == "best" else 3.0)
+    first, last = (load_lpa(kept[keep]).state_dict()["token.0.weight"] for keep in ("best", "last"))
+    assert not torch.equal(first, last)
 
 
 def test_a_training_begins_where_it_is_told(folder, tmp_path):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -56,6 +56,8 @@ class LpaTraining:
     """Select among averaged weights (exponential moving average)."""
     max_oracle_error: float = 8.0
     """Skip sets whose best candidate is further than this from the truth, in pixels: their targets are noise."""
+    keep: Literal["best", "last"] = "best"
+    """Write the weights with the smallest held-out error, which does not read the visibility, or the last ones."""
     autocast: bool = False
     """Compute the network in bfloat16."""
     objective: Objective = field(default_factory=Objective)
@@ -74,7 +76,7 @@ class LpaTraining:
         del flat["objective"]
         # Left out at their defaults: a training that was begun without these switches can go on.
         usual = LpaTraining(objective=self.objective)
-        for name in ("average", "max_oracle_error", "path", "source_dropout"):
+        for name in ("average", "max_oracle_error", "path", "source_dropout", "keep"):
             if flat[name] == getattr(usual, name):
                 del flat[name]
         return flat
@@ -319,7 +321,7 @@ def train_lpa(
     def select() -> LogRecord:
         # Single updates are noisy, and the best of many noisy weights is a lucky one: we select among averages.
         error = val_error(loop.averaged, sets, val)
-        if error < loop.extra["val_error"]:
+        if training.keep == "last" or error < loop.extra["val_error"]:
             selected = {name: value.clone() for name, value in loop.averaged.state_dict().items()}
             loop.extra = {"val_error": error, "selected": selected}
         return {"val_error": error}
