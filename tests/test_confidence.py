@@ -20,22 +20,22 @@ from lpa_cwm.tracker import CwmTracker, track_clip
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
-RULE = Calibration((1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0), (2.0, 0.0, 0.0, -1.0, 0.0, 0.0, 5.0))
+RULE = Calibration((1.0, 0.0, 0.0, 3.0), (2.0, 0.0, -1.0, 5.0))
 
 
 def estimates(count: int = 4000) -> Estimates:
-    """Found points have more of the first evidence; errors grow with the fourth."""
+    """Found points have more of the first evidence; errors grow with the third."""
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(count, len(EVIDENCE), generator=draw)
     visible = torch.rand(count, generator=draw) < (1.5 * x[:, 0] + 1.0).sigmoid()
-    error = (x[:, 3] + 0.3 * torch.randn(count, generator=draw)).exp() * 4
-    return Estimates(x, x[:, 3].exp(), visible, error.where(visible, torch.inf))
+    error = (x[:, 2] + 0.3 * torch.randn(count, generator=draw)).exp() * 4
+    return Estimates(x, x[:, 2].exp(), visible, error.where(visible, torch.inf))
 
 
 def test_unknown_evidence_counts_as_the_least() -> None:
     result = PairResult.empty(torch.zeros(2, 2))
     result.strength[0] = 0.1
-    expected = torch.tensor(LEAST).log().repeat(2, 1)
+    expected = torch.full((2, len(EVIDENCE)), float(np.log(LEAST)))
     expected[0, 0] = float(np.log(0.1))
     torch.testing.assert_close(evidence(result), expected)
 
@@ -45,7 +45,7 @@ def test_probabilities_are_two_logistic_regressions() -> None:
     visible, found = probabilities(RULE, x)
     for row in range(7):
         assert visible[row].item() == pytest.approx(1 / (1 + np.exp(-(x[row, 0].item() + 3))), rel=1e-5)
-        logit = 2 * x[row, 0].item() - x[row, 3].item() + 5
+        logit = 2 * x[row, 0].item() - x[row, 2].item() + 5
         assert found[row].item() == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
 
 

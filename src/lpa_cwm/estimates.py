@@ -17,12 +17,11 @@ from lpa_cwm.geometry import constant
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.types import Tracks
 
-EVIDENCE = ("strength", "mean_strength", "native_strength", "native_spread", "support", "disagreement")
+EVIDENCE = ("strength", "native_strength", "native_spread")
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
-LEAST = (1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1.0)
-"""Smallest value of each, which also stands for what is unknown."""
+LEAST = 1e-3
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:

@@ -17,7 +17,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.jobs import in_threads
-from lpa_cwm.pair_tracking import PairResult, compare_paths, decode_candidates, endpoints_by_path, reevaluate
+from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.refine import PointSource, crops_at_once
@@ -138,7 +138,6 @@ class OnlineTracker:
             xy = self._given(reference, rows)
             result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
             result = self._reevaluate(name, observed[reference], xy, rows, result, others)
-            result = compare_paths(observed[reference].crop, result, others)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)

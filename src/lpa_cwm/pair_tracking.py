@@ -30,13 +30,9 @@ class PairResult:
     strength: Float[Tensor, "n"]
     support: Float[Tensor, "n"]
     spread: Float[Tensor, "n"]
-    mean_strength: Float[Tensor, "n"]
-    """Mean over the candidates of the first pass, whatever their weights."""
     native_strength: Float[Tensor, "n"]
     """In crops at native resolution; NaN without them."""
     native_spread: Float[Tensor, "n"]
-    disagreement: Float[Tensor, "n"]
-    """Mean distance between the endpoint and those of single paths, in working pixels, plus one; NaN with one path."""
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
@@ -75,8 +71,7 @@ def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement:
     start = distribution(candidates.response.aggregate(judgement.weights), observed.config)
     *_, last = windowed_sequence(start, observed.config.windows)
     endpoint = last.decode(observed.config.subpixel)
-    result = to_frame(observed.crop, endpoint, start, strength, judgement.support)
-    return replace(result, mean_strength=candidates.strength.mean(1))
+    return to_frame(observed.crop, endpoint, start, strength, judgement.support)
 
 
 def endpoints_by_path(
@@ -92,12 +87,6 @@ def endpoints_by_path(
         alone = replace(judgement, weights=weights / weights.sum(1, keepdim=True).clamp(min=EPSILON))
         found.append(decode_candidates(observed, candidates, alone).xy)
     return found if len(found) > 1 else []
-
-
-def compare_paths(crop: Crop, result: PairResult, others: Float[Tensor, "n k 2"]) -> PairResult:
-    """With how far the endpoints lie from those of single paths; `crop` is the whole frame at working size."""
-    apart = (crop.to_crop(others) - crop.to_crop(result.xy)[:, None]).norm(dim=-1)
-    return replace(result, disagreement=1 + apart.nanmean(1))
 
 
 def reevaluate(
