@@ -177,7 +177,7 @@ def test_bundled_weights_load_and_track_a_clip() -> None:
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 2)
     tracker = load("uniform", "learned", masks=4)
     settings = {"gaps": (1, 4), "passes": 1, "reevaluation": "native", "sharpness": 2000.0}
-    assert tracker.config == TrackerConfig(masks=4, **settings, calibration=CALIBRATION, batch=64)
+    assert tracker.config == TrackerConfig(masks=4, **settings, calibration=CALIBRATION, batch=32)
     tracks = tracker.track(clip, Grid(3).on(clip.hw))
     assert tracks.xy.isfinite().all()
     assert tracks.confidence is not None

@@ -26,7 +26,7 @@ CALIBRATION = Calibration(
 )
 """Fitted on simulated clips by `lpa-cwm train confidence`; the threshold was chosen on real video."""
 DEFAULTS = TrackerConfig(
-    gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0, calibration=CALIBRATION, batch=64
+    gaps=(1, 4), passes=1, reevaluation="native", sharpness=2000.0, calibration=CALIBRATION, batch=32
 )
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
