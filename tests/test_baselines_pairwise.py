@@ -262,7 +262,7 @@ def test_baselines_that_need_nothing_load():
 
 def test_unknown_baselines_are_named():
     with pytest.raises(
-        InputError, match="'rafft' is not a known method; choose one of uniform, apa, lpa, static, lk, dis"
+        InputError, match="'rafft' is not a known method; choose one of uniform, apa, lpa, static, lk, lk-direct, dis"
     ):
         get_baseline("rafft")
 

@@ -20,7 +20,7 @@ def still(frames):
 
 def waits_per_frame(side, clip):
     with SimulatedDevice() as device:
-        online = lc.load("lpa", device=NAME, workers=1).online(clip.name)
+        online = lc.load("lpa", device=NAME, workers=1, batch=64).online(clip.name)
         _ = online.step(clip[0])
         for xy in Grid(side).on(clip.hw).xy:
             online.add(xy)

@@ -194,7 +194,7 @@ def test_long_names_can_be_written(tmp_path):
 
 
 COMMAND = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from lpa_cwm.cli import main as cli
 from lpa_cwm.files import atomic_write
@@ -208,6 +208,8 @@ class Slow:
             time.sleep(60)
 
 
+# A shell starts jobs in the background with this signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cli.parse = lambda arguments: Slow()
 cli.main([])
 """

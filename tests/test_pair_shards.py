@@ -87,12 +87,16 @@ def test_bodies_have_limbs_that_move_in_different_ways():
 
 
 def test_crops_and_augmentation_keep_the_flow():
+    compared = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
         crop = crop_pair(smooth_pair(), 32, rng).augment(rng)
         inside = crop.visible & shows_origin(rearrange(crop.flow, "d h w -> 1 h w d"), 32)[0]
         near = (crop.flow.abs().amax(0) < 14) & inside
-        assert misfit(crop.source, crop.target, crop.flow, near).nan_to_num(0).quantile(0.5) < 1.0
+        if bool(near.any()):
+            assert misfit(crop.source, crop.target, crop.flow, near).nan_to_num(0).quantile(0.5) < 1.0
+            compared += 1
+    assert compared > 8
 
 
 def test_shards_come_back_from_the_disk(tmp_path, small):

@@ -185,7 +185,7 @@ PROTOCOL = Path(__file__).parents[1] / "docs/protocol.md"
 
 def test_no_setting_is_left_to_our_defaults():
     """A field that is added to the tracker or to the training must be decided for the paper, too."""
-    memory, free = {"batch"}, {"steps", "save_every", "seed", "autocast", "init", "objective"}
+    memory, free = {"batch"}, {"steps", "save_every", "seed", "keep", "autocast", "init", "objective"}
     per_source = {"gap_masks"}  # Of no effect without gaps.
     names = {field.name for field in dataclasses.fields(TrackerConfig)} - memory - per_source
     assert names == set(PAPER.tracker)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("steps", "autocast", "batch", "rate", "save_every", "seed", "clip", "oversample", "augment", "average"),
-    *("keep", "max_oracle_error", "interaction", "visual", "visibility_head"),
+    *("max_oracle_error", "interaction", "visual", "visibility_head"),
 )
 """Options of `train lpa` that are fields of `LpaTraining`."""
 
@@ -70,9 +70,6 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     """Flip, transpose and recolor each batch; the paper does not."""
     average: bool | None = None
     """Select among averaged weights (exponential moving average); the paper does not."""
-    keep: Literal["best", "last"] | None = None
-    """Write the weights with the smallest held-out error of endpoints (best), or the last ones, whose visibility has
-    learned longest."""
     max_oracle_error: GradientNorm | None = None
     """Leave out sets whose best candidate is further from the truth than this many pixels, in training and selection:
     8, or inf (none is left out) in the paper."""
