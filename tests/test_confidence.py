@@ -149,3 +149,11 @@ def test_too_few_clips_are_refused(tmp_path: Path) -> None:
     data.names = data.names[:3]
     with pytest.raises(InputError, match="3 clips; expected 5 or more"):
         calibrating.calibrate(Method("uniform", world="toy"), data, tmp_path)
+
+
+def test_calibration_is_left_out_where_its_evidence_is_missing() -> None:
+    defaults = registry.load_world("learned").defaults
+    assert defaults.changed({"masks": 4}).calibration == defaults.calibration is not None
+    for settings in ({"passes": 0}, {"reevaluation": "joint"}, {"visibility_threshold": 0.1}):
+        assert defaults.changed(settings).calibration is None
+    assert defaults.changed({"passes": 0, "calibration": RULE}).calibration == RULE

@@ -87,7 +87,10 @@ class TrackerConfig:
             raise InputError(f"gaps is {self.gaps!r}; expected whole numbers from 1 on, as in (1, 4).")
 
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
-        """With other settings; a threshold of response strength replaces the calibrated rule of visibility.
+        """With other settings.
+
+        A threshold of response strength replaces the calibrated rule of visibility. So does a re-evaluation that is not
+        in native crops, because the calibration reads responses there.
 
         Args:
             settings: Values by the names of fields.
@@ -97,8 +100,10 @@ class TrackerConfig:
             near = get_close_matches(name, known, 1)
             meant = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
             raise InputError(f"There is no setting {name}; {meant}")
-        calibration = {"calibration": None} if "visibility_threshold" in settings else {}
-        return replace(self, **{**calibration, **settings})
+        after = replace(self, **settings)
+        native = after.passes > 0 and after.reevaluation == "native"
+        replaced = "visibility_threshold" in settings or (settings.keys() & {"passes", "reevaluation"} and not native)
+        return replace(after, calibration=None) if replaced and "calibration" not in settings else after
 
 
 @dataclass(frozen=True)
