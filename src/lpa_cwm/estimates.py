@@ -27,7 +27,7 @@ LEAST = 1e-3
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
     """Logarithms of `EVIDENCE`; what is unknown counts as the least."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
-    return values.nan_to_num(0.0).maximum(constant(LEAST, values.dtype, values.device)).log()
+    return values.nan_to_num(LEAST).clamp(min=LEAST).log()
 
 
 def probabilities(

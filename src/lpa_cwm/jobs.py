@@ -215,7 +215,7 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item], workers: int
 
 
 def threads_of(device: str) -> int:
-    """Threads that are worth while: as many as torch itself would use on a CPU; a GPU is kept busy by one."""
+    """Default number of threads: as many as torch uses on a CPU; one, which keeps a GPU busy."""
     import torch
 
     return torch.get_num_threads() if device == "cpu" else 1

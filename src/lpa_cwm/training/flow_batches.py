@@ -78,7 +78,7 @@ class FlowCrop:
 
 def crop_pair(pair: FlowPair, size: int, rng: np.random.Generator) -> FlowCrop:
     """Random crops of both frames, sometimes shifted against each other so that a typical motion becomes small."""
-    first, second = corners_of(pair, size, rng)
+    first, second = crop_corners(pair, size, rng)
     corners = (FLOW_STRIDE * first, FLOW_STRIDE * second)
     source, target = (frame[:, y : y + size, x : x + size] for frame, (x, y) in zip(pair.frames, corners, strict=True))
     side, (x, y) = size // FLOW_STRIDE, second
@@ -87,7 +87,7 @@ def crop_pair(pair: FlowPair, size: int, rng: np.random.Generator) -> FlowCrop:
     return FlowCrop(source, target, flow, pair.visible[y : y + side, x : x + side])
 
 
-def corners_of(pair: FlowPair, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def crop_corners(pair: FlowPair, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Corners of the crops of the source and of the target, in steps of the flow."""
     room = (pair.frames.shape[-1] - size) // FLOW_STRIDE
     first = rng.integers(0, room + 1, 2) if room else np.zeros(2, dtype=int)
