@@ -13,8 +13,7 @@ from lpa_cwm.geometry import patch_centers, pixel_centers
 from lpa_cwm.registry import load
 from lpa_cwm.rng import generator
 from lpa_cwm.types import Grid
-from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
-from lpa_cwm.worlds.learned.matching import lucas_kanade
+from lpa_cwm.worlds.learned.matching import PATCH, STRIDE, lucas_kanade
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.render import render, splat
 from lpa_cwm.worlds.learned.world import CALIBRATION, LearnedFactual, LearnedWorld

@@ -25,7 +25,7 @@ from lpa_cwm.tracker import track_many
 from lpa_cwm.training import lpa
 from lpa_cwm.training.feature_cache import FORMAT, FeatureRecorder, RecordingJob, fill_cache, read_cache
 from lpa_cwm.training.loop import StepLoss
-from lpa_cwm.training.objective import Objective, endpoint_error
+from lpa_cwm.training.lpa import Objective, endpoint_error
 from lpa_cwm.training.pair_sampling import FlowPairSampler, TrackPairSampler
 from lpa_cwm.types import Judgement, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth

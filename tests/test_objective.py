@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lpa_cwm.adjudicators.lpa import to_judgement
-from lpa_cwm.training.objective import (
+from lpa_cwm.training.lpa import (
     Objective,
     decoded_accuracy,
     endpoint_error,

@@ -16,8 +16,7 @@ from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.registry import load_world
 from lpa_cwm.training.caching import CacheSettings
 from lpa_cwm.training.loop import load_checkpoint
-from lpa_cwm.training.lpa import LpaTraining, init_network, train_lpa
-from lpa_cwm.training.objective import TEMPERATURE, Objective
+from lpa_cwm.training.lpa import TEMPERATURE, LpaTraining, Objective, init_network, train_lpa
 from lpa_cwm.training.pair_sampling import FlowFilter
 from lpa_cwm.types import Judgement
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import lpa_cwm.refine
+import lpa_cwm.pair_tracking
 from lpa_cwm import load
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
@@ -167,7 +167,7 @@ def test_workers_give_the_same_bytes_as_one(monkeypatch):
     frames = bundled_clip("learned").frames
     clip = Clip(torch.stack([frames[index] for index in range(3)]), "bundled")
     points = Queries(torch.rand(10, 2, generator=generator("workers")) * 200 + 20, torch.arange(10) % 2)
-    monkeypatch.setattr(lpa_cwm.refine, "AT_ONCE", 4)
+    monkeypatch.setattr(lpa_cwm.pair_tracking, "CROPS_AT_ONCE", 4)
     alone = load("lpa", batch=4, masks=3, gap_masks=2, workers=1)
     torch.set_num_threads(1)
     one, two = (replace(alone, workers=workers).track(clip, points) for workers in (1, 2))

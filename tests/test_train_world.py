@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import patch_centers
-from lpa_cwm.refine import HIDDEN_SHARE
+from lpa_cwm.pair_tracking import NATIVE_HIDDEN_SHARE
 from lpa_cwm.rng import generator
 from lpa_cwm.synth import pair_shards
 from lpa_cwm.synth.images import ImagePool
@@ -29,7 +29,7 @@ from lpa_cwm.training.world import (
     training_masks,
 )
 from lpa_cwm.worlds.learned.densify import Motions
-from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
+from lpa_cwm.worlds.learned.matching import PATCH, STRIDE
 
 SIZE = 64
 CELLS = (SIZE // PATCH) ** 2
@@ -124,7 +124,7 @@ def test_masks_are_functions_of_step_and_process():
 
 def test_masks_of_small_crops_show_as_much_as_those_at_native_resolution():
     visible = [(~training_masks(step, 0, 1, 1, 64)).float().mean().item() for step in range(40)]
-    assert 0.24 < min(visible) < 1 - HIDDEN_SHARE < max(visible) <= 0.45
+    assert 0.24 < min(visible) < 1 - NATIVE_HIDDEN_SHARE < max(visible) <= 0.45
 
 
 def test_small_crops_show_the_same_point_near_their_middles(batches):

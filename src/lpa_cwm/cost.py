@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import joint_group_size
+from lpa_cwm.pair_tracking import NATIVE_MASKS
 from lpa_cwm.protocols import Tracker
-from lpa_cwm.refine import MASKS as NATIVE_MASKS
 from lpa_cwm.tracker import CwmTracker, count_pairs
 from lpa_cwm.types import Clip, Queries
 

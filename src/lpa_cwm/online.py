@@ -17,10 +17,16 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.jobs import in_threads
-from lpa_cwm.pair_tracking import PairResult, decode_candidates, endpoints_by_path, reevaluate
+from lpa_cwm.pair_tracking import (
+    PairResult,
+    PointSource,
+    crops_at_once,
+    decode_candidates,
+    endpoints_by_path,
+    reevaluate,
+)
 from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
-from lpa_cwm.refine import PointSource, crops_at_once
 from lpa_cwm.types import Candidates, Pair, Queries
 
 ONLY = "only"

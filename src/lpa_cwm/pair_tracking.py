@@ -1,25 +1,43 @@
-"""One frame pair: candidates, adjudicated and decoded to endpoints, re-evaluated around them (the paper's method)."""
+"""One frame pair: adjudicate and decode the candidates, then re-evaluate around the endpoints (the paper's method).
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+The first pass sees whole frames at the size of the world model. A re-evaluation draws fresh masks around the endpoints;
+all responses count alike. It sees the whole frame, ever smaller crops of it, or pairs of small crops in the clip's own
+pixels (`native`): around the point in each source frame, and around its endpoint in the target.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import Distribution, distribution, windowed_sequence
-from lpa_cwm.geometry import Crop, crop_resize
-from lpa_cwm.masks import MaskPlan, hide, joint_plan, neighborhood, per_query_plan, random_masks
+from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import Crop, constant, crop_resize, unit_range
+from lpa_cwm.masks import MaskPlan, balanced_masks, hide, joint_plan, neighborhood, per_query_plan, random_masks
 from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
-from lpa_cwm.protocols import Adjudicator
-from lpa_cwm.refine import NativeRefiner, PointSource
+from lpa_cwm.protocols import Adjudicator, CropWorldModel, WorldModel
+from lpa_cwm.rng import KeyPart
 from lpa_cwm.types import Candidates, Judgement
 
+EPSILON = 1e-9
+NATIVE_SIDE = 64
+"""Side of a native crop in pixels of the clip."""
+NATIVE_HIDDEN_SHARE = 2 / 3
+"""Of the patches of a native crop; with nine tenths hidden, too few would be left to tell how the point moves."""
+NATIVE_MASKS = 3
+"""Per source; together they hide every patch."""
 NATIVE_SHARE = 0.5
 """Share of the visibility threshold that responses in native crops must reach to be believed."""
 APART = 12.0
 """Endpoints further apart than this, in pixels of the frame, do not share a native crop."""
-EPSILON = 1e-9
+CROPS_AT_ONCE = 32
+"""Points whose crops are in memory at once on a CPU."""
+MAX_DESCRIBED_CROPS = 1024
+"""Described crops that a frame keeps; each takes 150 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,45 @@ def endpoints_by_path(
     return found if len(found) > 1 else []
 
 
+def to_frame(
+    crop: Crop, endpoint: Float[Tensor, "n 2"], start: Distribution, strength: Tensor, support: Tensor
+) -> PairResult:
+    """Endpoints and spread in the frame's pixels."""
+    scale = (crop.width * crop.height) ** 0.5 / crop.size
+    result = PairResult.empty(crop.to_frame(endpoint))
+    return replace(result, strength=strength, support=support, spread=start.moments()[1] * scale)
+
+
+@dataclass(frozen=True, slots=True)
+class PointSource:
+    """Where points were in an earlier frame."""
+
+    frame: UInt8[Tensor, "3 h w"]
+    xy: Float[Tensor, "n 2"]
+    described: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """Crops of the frame as the world model describes them, by their corners; those of a query serve all targets."""
+
+    def rows(self, rows: Int[Tensor, "k"] | slice) -> "PointSource":
+        """Some of the points."""
+        return PointSource(self.frame, self.xy[rows], self.described)
+
+    def corners(self, patch: int) -> Int[Tensor, "n 2"]:
+        """Corners of the points' crops."""
+        return native_corners(self.xy, (self.frame.shape[-2], self.frame.shape[-1]), patch)
+
+    def describe(self, world: CropWorldModel) -> list[Any]:
+        """The crops of all points, each described once."""
+        places = [(x, y) for x, y in self.corners(world.patch).tolist()]
+        new = [place for place in dict.fromkeys(places) if place not in self.described]
+        if new:
+            crops = torch.stack([native_crop(self.frame, place) for place in new]).to(self.xy.device)
+            found = dict(zip(new, world.describe_crops(crops), strict=True))
+            if len(self.described) + len(new) > MAX_DESCRIBED_CROPS:
+                return [found[place] if place in found else self.described[place] for place in places]
+            self.described.update(found)
+        return [self.described[place] for place in places]
+
+
 def reevaluate(
     observed: ObservedPair,
     xy: Float[Tensor, "n 2"],
@@ -118,30 +175,6 @@ def reevaluate(
         zoomed = zoom_in(observed, source, target)
         refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
     return refined
-
-
-def reevaluate_native(
-    observed: ObservedPair,
-    sources: list[PointSource],
-    result: PairResult,
-    index: int,
-    others: Float[Tensor, "n k 2"] | None = None,
-) -> PairResult:
-    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was.
-
-    Other endpoints that lie too far away for the first crops have crops of their own; the strongest response counts.
-    """
-    config, target = observed.config, observed.target.native
-    refiner = NativeRefiner(observed.world, target, config, (*observed.identity, "pass", index))
-    found = refiner.refine(sources, result.xy)
-    for other in [] if others is None else others.unbind(1):
-        (rows,) = ((other - found.xy).abs().amax(1) > APART).nonzero(as_tuple=True)
-        if len(rows):
-            found.put_stronger(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
-    seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
-    xy = torch.where(seen[:, None], found.xy, result.xy)
-    spread = torch.where(seen, found.spread, result.spread)
-    return replace(result, xy=xy, spread=spread, native_strength=found.strength, native_spread=found.spread)
 
 
 def zoom_in(observed: ObservedPair, source: Crop, target: Crop) -> ObservedPair:
@@ -186,10 +219,112 @@ def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tens
     )
 
 
-def to_frame(
-    crop: Crop, endpoint: Float[Tensor, "n 2"], start: Distribution, strength: Tensor, support: Tensor
+def reevaluate_native(
+    observed: ObservedPair,
+    sources: list[PointSource],
+    result: PairResult,
+    index: int,
+    others: Float[Tensor, "n k 2"] | None = None,
 ) -> PairResult:
-    """Endpoints and spread in the frame's pixels."""
-    scale = (crop.width * crop.height) ** 0.5 / crop.size
-    result = PairResult.empty(crop.to_frame(endpoint))
-    return replace(result, strength=strength, support=support, spread=start.moments()[1] * scale)
+    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was.
+
+    Other endpoints that lie too far away for the first crops have crops of their own; the strongest response counts.
+    """
+    config, target = observed.config, observed.target.native
+    refiner = NativeRefiner(observed.world, target, config, (*observed.identity, "pass", index))
+    found = refiner.refine(sources, result.xy)
+    for other in [] if others is None else others.unbind(1):
+        (rows,) = ((other - found.xy).abs().amax(1) > APART).nonzero(as_tuple=True)
+        if len(rows):
+            found.put_stronger(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
+    seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
+    xy = torch.where(seen[:, None], found.xy, result.xy)
+    spread = torch.where(seen, found.spread, result.spread)
+    return replace(result, xy=xy, spread=spread, native_strength=found.strength, native_spread=found.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEndpoint:
+    """Endpoints found in native crops, in pixels of the frame."""
+
+    xy: Float[Tensor, "n 2"]
+    strength: Float[Tensor, "n"]
+    """Mean over the candidates of their largest magnitude."""
+    spread: Float[Tensor, "n"]
+
+    def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
+        """Overwrite those of some rows whose other endpoint has the stronger response."""
+        better = other.strength > self.strength[rows]
+        for entry in fields(self):
+            mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            mine[rows] = torch.where(better[:, None] if theirs.ndim > 1 else better, theirs, mine[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRefiner:
+    """Re-evaluates endpoints in one target frame."""
+
+    world: WorldModel
+    target: UInt8[Tensor, "3 h w"]
+    config: TrackerConfig
+    identity: tuple[KeyPart, ...]
+    """Fixes the masks."""
+
+    def refine(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
+        """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
+        hidden, at_once = self._masks(len(sources)).to(center.device), crops_at_once(center.device, self.config)
+        parts = [
+            self._refine_some([source.rows(some) for source in sources], center[some], hidden)
+            for some in (slice(first, first + at_once) for first in range(0, len(center), at_once))
+        ]
+        return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
+
+    def _refine_some(
+        self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"], hidden: Bool[Tensor, "k m p"]
+    ) -> NativeEndpoint:
+        world = self.world
+        if not isinstance(world, CropWorldModel):
+            raise InputError(
+                "Re-evaluation `native` was asked for, but this world model cannot answer in crops; "
+                "use the world model `learned`, or re-evaluation `joint` or `query`."
+            )
+        corner = native_corners(center, (self.target.shape[-2], self.target.shape[-1]), world.patch)
+        there = torch.stack([native_crop(self.target, place) for place in corner.tolist()]).to(center.device)
+        here = [source.describe(world) for source in sources]
+        xy = torch.stack([source.xy - source.corners(world.patch) for source in sources])
+        response = world.respond(here, there, xy, center - corner, hidden)
+        start = distribution(response.mean_where_hidden(hidden.flatten(0, 1)), self.config)
+        strength = response.peaks(response.magnitude())[1].mean(1)
+        return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
+
+    def _masks(self, sources: int) -> Bool[Tensor, "k m p"]:
+        """Masks of every source, the same for all points."""
+        patches = (NATIVE_SIDE // self.world.patch) ** 2
+        keys = [(*self.identity, "native", number) for number in range(sources)]
+        return torch.stack(
+            [balanced_masks(NATIVE_MASKS, patches, *key, hidden_share=NATIVE_HIDDEN_SHARE) for key in keys]
+        )
+
+
+def crops_at_once(device: torch.device, config: TrackerConfig) -> int:
+    """Points whose crops are in memory at once; a GPU takes as many as queries of a first pass."""
+    return CROPS_AT_ONCE if device.type == "cpu" else config.batch
+
+
+def native_corners(xy: Float[Tensor, "n 2"], hw: tuple[int, int], patch: int) -> Int[Tensor, "n 2"]:
+    """Corners of crops around points, in whole pixels, shifted to stay inside frames that are large enough.
+
+    Elsewhere a point is in the middle of a patch next to the crop's middle: most of its response lies in that patch.
+    """
+    room = constant((max(hw[1] - NATIVE_SIDE, 0), max(hw[0] - NATIVE_SIDE, 0)), torch.long, xy.device)
+    return torch.minimum((xy - (NATIVE_SIDE - patch) / 2).round().long().clamp(min=0), room)
+
+
+def native_crop(frame: UInt8[Tensor, "3 h w"], corner: Sequence[int]) -> Float[Tensor, "3 s s"]:
+    """A crop in [0, 1]; beyond a frame that is smaller its border is repeated."""
+    x, y = corner
+    part = unit_range(frame[:, y : y + NATIVE_SIDE, x : x + NATIVE_SIDE])
+    down, right = NATIVE_SIDE - part.shape[-2], NATIVE_SIDE - part.shape[-1]
+    if not (down or right):
+        return part
+    return torch.nn.functional.pad(part[None], (0, right, 0, down), mode="replicate")[0]

@@ -17,8 +17,7 @@ from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics.scores import Estimate, estimates
 from lpa_cwm.registry import bundled_lpa
 from lpa_cwm.training.feature_cache import CandidateSets, read_cache
-from lpa_cwm.training.lpa import predict_sets
-from lpa_cwm.training.objective import VISIBILITY_THRESHOLD, endpoint_error
+from lpa_cwm.training.lpa import VISIBILITY_THRESHOLD, endpoint_error, predict_sets
 from lpa_cwm.types import Judgement
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import unit_range
-from lpa_cwm.refine import CROP
+from lpa_cwm.pair_tracking import NATIVE_SIDE
 from lpa_cwm.rng import numpy_rng
 from lpa_cwm.synth.pair_shards import FLOW_STRIDE, LAYERED_KINDS, SIMULATED_KINDS, FlowPair, PairShards, flow_grid
 from lpa_cwm.synth.pairs import PairSource
@@ -91,11 +91,11 @@ def crop_corners(pair: FlowPair, size: int, rng: np.random.Generator) -> tuple[n
     """Corners of the crops of the source and of the target, in steps of the flow."""
     room = (pair.frames.shape[-1] - size) // FLOW_STRIDE
     first = rng.integers(0, room + 1, 2) if room else np.zeros(2, dtype=int)
-    if not room or rng.random() >= (CENTERED if size <= CROP else ALIGNED) or not bool(pair.visible.any()):
+    if not room or rng.random() >= (CENTERED if size <= NATIVE_SIDE else ALIGNED) or not bool(pair.visible.any()):
         return first, first
     cell = int(rng.choice(np.flatnonzero(pair.visible.numpy().ravel())))
     typical = pair.flow.flatten(1)[:, cell].numpy() / FLOW_STRIDE
-    if size > CROP:
+    if size > NATIVE_SIDE:
         return first, np.clip(np.round(first - typical).astype(int), 0, room)
     corner = np.array([cell % pair.flow.shape[-1], cell // pair.flow.shape[-1]]) - size / FLOW_STRIDE / 2
     places = np.stack((corner + typical, corner)) + rng.normal(0, CENTER_ERROR / FLOW_STRIDE, (2, 2))

@@ -17,15 +17,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lpa_cwm.geometry import patch_centers
-from lpa_cwm.refine import CROP
+from lpa_cwm.pair_tracking import NATIVE_SIDE
 from lpa_cwm.rng import generator, seed_of
 from lpa_cwm.synth.pairs import prefetch
 from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches
 from lpa_cwm.training.loop import LogRecord, Processes, StepLoss, StopSchedule, TrainingLoop, save_weights
-from lpa_cwm.worlds.learned.densify import Motions, at_quarters
-from lpa_cwm.worlds.learned.encoder import PATCH, STRIDE
+from lpa_cwm.worlds.learned.densify import Motions, at_quarters, take
+from lpa_cwm.worlds.learned.matching import PATCH, STRIDE
 from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
-from lpa_cwm.worlds.learned.reliability import take
 from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
 from lpa_cwm.worlds.learned.world import FILE, LearnedWorld
 
@@ -176,7 +175,7 @@ def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "
 def training_masks(step: int, rank: int, pairs: int, masks: int, patches: int) -> Bool[Tensor, "pairs masks patches"]:
     """Random masks of a step and process, True where hidden; the fraction of visible patches differs between steps."""
     draw = generator("learned", "masks", step, rank)
-    least, most = CROP_VISIBLE if patches <= (CROP // PATCH) ** 2 else VISIBLE
+    least, most = CROP_VISIBLE if patches <= (NATIVE_SIDE // PATCH) ** 2 else VISIBLE
     fraction = least + (most - least) * torch.rand((), generator=draw)
     order = torch.rand(pairs, masks, patches, generator=draw).argsort(-1)
     return order >= max(6, int(patches * fraction))

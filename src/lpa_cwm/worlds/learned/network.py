@@ -9,10 +9,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.geometry import patch_centers
-from lpa_cwm.worlds.learned.densify import Motions, VoteDensifier
-from lpa_cwm.worlds.learned.encoder import PATCH, ContextEncoder, Description, PatchDescriptor
-from lpa_cwm.worlds.learned.matching import Correlation, MatchHypotheses, match
-from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, take
+from lpa_cwm.worlds.learned.densify import Motions, Nodes, Reliability, VoteDensifier, take
+from lpa_cwm.worlds.learned.matching import (
+    PATCH,
+    ContextEncoder,
+    Correlation,
+    Description,
+    MatchHypotheses,
+    PatchDescriptor,
+    match,
+)
 
 
 @dataclass(frozen=True)

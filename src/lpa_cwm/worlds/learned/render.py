@@ -11,7 +11,7 @@ from torch import Tensor
 from lpa_cwm.geometry import HW, centered_grid, patch_centers, pixel_centers, to_sampler
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
-from lpa_cwm.worlds.learned.encoder import PATCH
+from lpa_cwm.worlds.learned.matching import PATCH
 
 LEAST = 0.01
 """Modes with less weight than this everywhere in a cell carry nothing."""

@@ -15,7 +15,7 @@ from lpa_cwm.io.safe_load import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
-from lpa_cwm.worlds.learned.encoder import PATCH, Description
+from lpa_cwm.worlds.learned.matching import PATCH, Description
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import RadialBump, render, splat, splat_pairs
 from lpa_cwm.worlds.perturbed import PerturbedPredictor

@@ -8,9 +8,16 @@ import torch
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.masks import random_masks
-from lpa_cwm.pair_tracking import PairResult, reevaluate
+from lpa_cwm.pair_tracking import (
+    NATIVE_SIDE,
+    NativeRefiner,
+    PairResult,
+    PointSource,
+    native_corners,
+    native_crop,
+    reevaluate,
+)
 from lpa_cwm.probe import observe_pair
-from lpa_cwm.refine import CROP, NativeRefiner, PointSource, corners, cut
 from lpa_cwm.worlds.learned.world import CROP_HYPOTHESES, LearnedWorld
 from lpa_cwm.worlds.toy import ToyWorld
 
@@ -51,8 +58,8 @@ def test_result_does_not_depend_on_the_other_points(world: LearnedWorld) -> None
 
 def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
     frame = textured(96, 128)
-    here = torch.stack([cut(frame, (0, 0)), cut(frame, (40, 20))])
-    there = torch.stack([cut(frame, (2, 1)), cut(frame, (37, 24))])
+    here = torch.stack([native_crop(frame, (0, 0)), native_crop(frame, (40, 20))])
+    there = torch.stack([native_crop(frame, (2, 1)), native_crop(frame, (37, 24))])
     xy = torch.tensor([[[30.0, 30.0], [33.0, 28.0]], [[29.0, 32.0], [33.5, 27.0]]])
     hidden = torch.stack([random_masks(3, 64, "law", source, hidden_share=0.6) for source in range(2)])
     near = torch.tensor([[30.0, 30.0], [60.0, 2.0]])
@@ -88,13 +95,13 @@ def test_a_crop_is_described_once(world: LearnedWorld) -> None:
 
 def test_crops_stay_inside_and_small_frames_are_padded() -> None:
     frame = textured(120, 160)
-    corner = corners(torch.tensor([[0.0, 0.0], [159.0, 119.0], [80.0, 60.0]]), (120, 160), 8)
-    assert corner.tolist() == [[0, 0], [160 - CROP, 120 - CROP], [80 - 28, 60 - 28]]
+    corner = native_corners(torch.tensor([[0.0, 0.0], [159.0, 119.0], [80.0, 60.0]]), (120, 160), 8)
+    assert corner.tolist() == [[0, 0], [160 - NATIVE_SIDE, 120 - NATIVE_SIDE], [80 - 28, 60 - 28]]
     small = textured(48, 48)
-    padded = cut(small, (0, 0))
-    assert padded.shape == (3, CROP, CROP)
+    padded = native_crop(small, (0, 0))
+    assert padded.shape == (3, NATIVE_SIDE, NATIVE_SIDE)
     assert torch.equal(padded[:, -1, :48], small[:, -1].float() / 255)
-    assert cut(frame, (10, 20)).shape == (3, CROP, CROP)
+    assert native_crop(frame, (10, 20)).shape == (3, NATIVE_SIDE, NATIVE_SIDE)
 
 
 def test_an_endpoint_without_response_stays(world: LearnedWorld) -> None:
