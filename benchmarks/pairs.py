@@ -13,8 +13,8 @@ import tyro
 
 from lpa_cwm.datasets.movif import MoviClips
 from lpa_cwm.synth.layered import LayeredPairs
-from lpa_cwm.synth.pairs import PairSource, prefetch
-from lpa_cwm.synth.video_pairs import VideoPairs
+from lpa_cwm.synth.pairs import PairSource, VideoPairs
+from lpa_cwm.training.flow_pairs import prefetch
 from lpa_cwm.training.pair_sampling import PointPairSampler
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 0.999)

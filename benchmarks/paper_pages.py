@@ -18,8 +18,8 @@ import tyro
 from tyro.conf import Positional
 
 from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.cli.evaluate import Paper
 from lpa_cwm.cli.main import main, parse
-from lpa_cwm.cli.paper import Paper
 from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 
 SIMULATED = {

@@ -25,8 +25,7 @@ from lpa_cwm.io.predictions import predicted_videos, write_prediction
 from lpa_cwm.metrics import Prediction
 from lpa_cwm.simulator.assets import files_of_split
 from lpa_cwm.synth.images import ImagePool
-from lpa_cwm.synth.pairs import split_of
-from lpa_cwm.synth.video_pairs import decode_folder
+from lpa_cwm.synth.pairs import decode_folder, split_of
 from lpa_cwm.training import feature_cache
 from lpa_cwm.training.feature_cache import CandidateSets
 from lpa_cwm.training.pair_sampling import training_pairs

@@ -12,10 +12,19 @@ from PIL import Image
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import inside, pixel_centers, to_sampler
 from lpa_cwm.rng import numpy_rng
-from lpa_cwm.synth.images import ImagePool, outline, procedural_photo
-from lpa_cwm.synth.layered import Layer, LayeredConfig, LayeredPairs, LayerStack, SceneSampler
+from lpa_cwm.synth.images import ImagePool, PhotometricJitter, gaussian_blur, outline, procedural_photo
+from lpa_cwm.synth.layered import (
+    Affine,
+    Layer,
+    LayeredConfig,
+    LayeredPairs,
+    LayerStack,
+    PlanarMotion,
+    SceneSampler,
+    SinusoidalShear,
+    rotation,
+)
 from lpa_cwm.synth.pairs import split_of
-from lpa_cwm.synth.transforms import Affine, PhotometricJitter, PlanarMotion, SinusoidalShear, gaussian_blur, rotation
 
 CALM = LayeredConfig(jitter=PhotometricJitter(shade=0.0, light=0.0, tint=0.0, slope=0.0, blur=0.0, grain=0.0))
 

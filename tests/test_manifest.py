@@ -6,7 +6,7 @@ import pytest
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.run import Manifest, manifest_of
+from lpa_cwm.evaluation.predict import Manifest, manifest_of
 from tapvid_files import entries, entry, save
 
 

@@ -13,8 +13,7 @@ from einops import rearrange
 from lpa_cwm.baselines.flow_trackers import PairwiseTracker
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
-from lpa_cwm.evaluation.predict import Method, PredictJob, make_tracker, write_runs
-from lpa_cwm.evaluation.run import EvaluationRun, manifest_of
+from lpa_cwm.evaluation.predict import EvaluationRun, Method, PredictJob, make_tracker, manifest_of, write_runs
 from lpa_cwm.evaluation.score import ScoredRun, score_run
 from lpa_cwm.geometry import rescale, resize_frame
 from lpa_cwm.io.predictions import prediction_path, read_prediction

@@ -10,8 +10,16 @@ import torch
 from lpa_cwm.errors import InputError
 from lpa_cwm.io import video
 from lpa_cwm.synth.images import procedural_photo
-from lpa_cwm.synth.pairs import split_of
-from lpa_cwm.synth.video_pairs import VideoPairs, decode_folder, find_cuts, frame_difference, group_of, memmap, shots_of
+from lpa_cwm.synth.pairs import (
+    VideoPairs,
+    decode_folder,
+    find_cuts,
+    frame_difference,
+    group_of,
+    memmap,
+    shots_of,
+    split_of,
+)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "natural"
 

@@ -9,7 +9,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import pin_settings
 from lpa_cwm.geometry import sample_bilinear
 from lpa_cwm.synth import pair_shards
-from lpa_cwm.synth.images import ImagePool, capsule
+from lpa_cwm.synth.images import ImagePool, PhotometricJitter, capsule, motion_blur, soft_shadow
 from lpa_cwm.synth.layered import LayeredConfig, LayeredPairs
 from lpa_cwm.synth.pair_shards import (
     FlowPair,
@@ -22,8 +22,7 @@ from lpa_cwm.synth.pair_shards import (
     write_shards,
 )
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.synth.transforms import PhotometricJitter, motion_blur, soft_shadow
-from lpa_cwm.training.flow_batches import crop_pair, shows_origin
+from lpa_cwm.training.flow_pairs import crop_pair, shows_origin
 
 
 @pytest.fixture(scope="module")

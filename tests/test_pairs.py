@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from lpa_cwm.synth.pairs import prefetch
+from lpa_cwm.training.flow_pairs import prefetch
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,17 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import Selection
 from lpa_cwm.datasets.tapvid import load_dataset
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.predict import Method, PredictJob, predict, predict_methods, write_runs
-from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
+from lpa_cwm.evaluation.predict import (
+    EvaluationRun,
+    Manifest,
+    Method,
+    PredictJob,
+    load_run,
+    manifest_of,
+    predict,
+    predict_methods,
+    write_runs,
+)
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.predictions import prediction_path, read_prediction
 from lpa_cwm.jobs import Shard

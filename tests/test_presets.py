@@ -14,7 +14,7 @@ from lpa_cwm.config import PAPER, PRESETS, TrackerConfig
 from lpa_cwm.pair_tracking import decode_candidates
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.registry import load_world
-from lpa_cwm.training.caching import CacheSettings
+from lpa_cwm.training.feature_cache import CacheSettings
 from lpa_cwm.training.loop import load_checkpoint
 from lpa_cwm.training.lpa import TEMPERATURE, LpaTraining, Objective, init_network, train_lpa
 from lpa_cwm.training.pair_sampling import FlowFilter

@@ -10,8 +10,7 @@ from lpa_cwm.adjudicators.features import STATISTICS, extract
 from lpa_cwm.adjudicators.lpa import LPA, load_lpa, save_lpa
 from lpa_cwm.config import Selection, TrackerConfig
 from lpa_cwm.tracker import track_many
-from lpa_cwm.training.caching import RolloutJob, RolloutRecorder
-from lpa_cwm.training.feature_cache import FeatureRecorder, fill_cache, read_cache
+from lpa_cwm.training.feature_cache import FeatureRecorder, RolloutJob, RolloutRecorder, fill_cache, read_cache
 from lpa_cwm.training.lpa import LpaTraining, add_path_encoder, keep_sources, train_lpa
 from lpa_cwm.types import Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth

@@ -16,7 +16,7 @@ from lpa_cwm.synth import pair_shards
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pair_shards import PairShards, layered_sources, write_shards
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches, Stage, crop_pair
+from lpa_cwm.training.flow_pairs import FlowBatch, FlowBatches, Stage, crop_pair
 from lpa_cwm.training.loop import StopSchedule, read_log
 from lpa_cwm.training.world import (
     WorldTrainer,

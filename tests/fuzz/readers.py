@@ -40,7 +40,7 @@ def seconds(path):
 def run_file(path):
     import json
 
-    from lpa_cwm.evaluation.run import load_run
+    from lpa_cwm.evaluation.predict import load_run
 
     run = load_run(path.parent)
     json.dumps(run.hash)
@@ -160,7 +160,7 @@ def records(path):
 
 def tapvid(path):
     from lpa_cwm.datasets.tapvid import load_dataset
-    from lpa_cwm.evaluation.run import manifest_of
+    from lpa_cwm.evaluation.predict import manifest_of
     from lpa_cwm.evaluation.score import truth_of
     from lpa_cwm.io.predictions import prediction_path
 
@@ -187,7 +187,7 @@ def points(path):
 
 
 def decoded_clip(path):
-    from lpa_cwm.synth.video_pairs import memmap, read_shots
+    from lpa_cwm.synth.pairs import memmap, read_shots
 
     memmap.cache_clear()
     read_shots(path.with_suffix(".npy"))

@@ -40,7 +40,7 @@ def seconds(folder):
 
 def run_file(folder):
     from lpa_cwm.config import Selection
-    from lpa_cwm.evaluation.run import EvaluationRun, Manifest, VideoDigest
+    from lpa_cwm.evaluation.predict import EvaluationRun, Manifest, VideoDigest
 
     videos = {"set/a": VideoDigest(3, 6, "ab", "cd"), "set/b": VideoDigest(1, 4, "ef", "01")}
     settings = {"masks": 10, "world": "learned", "nested": {"x": [1, 2.5, None]}}

@@ -21,7 +21,7 @@ from lpa_cwm.cli.options import (
 from lpa_cwm.cli.values import Count, Gaps, InPath, Natural, OutFolder, Seed, integer, one_of, out_file
 
 if TYPE_CHECKING:
-    from lpa_cwm.training.caching import CacheSettings
+    from lpa_cwm.training.feature_cache import CacheSettings
 
 PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 """Names of `datasets.download.DOWNLOADS`, which help must not import."""
@@ -84,7 +84,7 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
 
         from lpa_cwm.jobs import progress
         from lpa_cwm.synth.pair_shards import SHARD_PAIRS
-        from lpa_cwm.training.pair_sources import make_pairs
+        from lpa_cwm.training.flow_pairs import make_pairs
 
         # Pairs are small: more threads would only get in each other's way.
         torch.set_num_threads(1)
@@ -126,7 +126,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     def run(self) -> None:
         """Fill the cache."""
         from lpa_cwm.jobs import executor
-        from lpa_cwm.training.caching import cache_features
+        from lpa_cwm.training.feature_cache import cache_features
 
         settings = self.settings()
         device, parallel = self.model.on(), self.parallel
@@ -143,7 +143,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
 
     def settings(self) -> "CacheSettings":
         """The preset's settings, and over them those that were given."""
-        from lpa_cwm.training.caching import CacheSettings
+        from lpa_cwm.training.feature_cache import CacheSettings
 
         return CacheSettings.of_preset(
             self.preset,

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, runtim
 import tyro
 
 from lpa_cwm import __version__
-from lpa_cwm.cli import data, doctor, evaluate, paper, track, train
+from lpa_cwm.cli import data, doctor, evaluate, track, train
 from lpa_cwm.cli.options import AdjudicatorOptions
 from lpa_cwm.cli.values import check
 from lpa_cwm.errors import InputError
@@ -157,7 +157,7 @@ COMMANDS: dict[str, type[Command]] = {
     "eval sweep": evaluate.Sweep,
     "eval audit": evaluate.Audit,
     "eval world": evaluate.EvaluateWorld,
-    "paper": paper.Paper,
+    "paper": evaluate.Paper,
     "train lpa": train.TrainLpa,
     "train score": train.TrainScore,
     "train world": train.TrainWorld,

@@ -27,7 +27,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.jobs import Shard
 
 if TYPE_CHECKING:
-    from lpa_cwm.training.pair_sources import PairFolders
+    from lpa_cwm.training.flow_pairs import PairFolders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +261,7 @@ procedural ones without it. Needs the extra `sim`."""
 
     def folders(self) -> "PairFolders":
         """The folders as the library takes them."""
-        from lpa_cwm.training.pair_sources import PairFolders
+        from lpa_cwm.training.flow_pairs import PairFolders
 
         return PairFolders(self.photos, self.natural, self.assets, self.cache)
 

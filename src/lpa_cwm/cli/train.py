@@ -167,7 +167,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
         import torch
 
         from lpa_cwm.synth.pair_shards import PairShards
-        from lpa_cwm.training.flow_batches import FlowBatches, Stage
+        from lpa_cwm.training.flow_pairs import FlowBatches, Stage
         from lpa_cwm.training.loop import StopSchedule, joined_processes
         from lpa_cwm.training.world import WorldTrainer
 

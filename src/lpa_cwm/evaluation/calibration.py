@@ -19,8 +19,7 @@ from lpa_cwm import registry
 from lpa_cwm.config import Calibration
 from lpa_cwm.errors import InputError
 from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, EstimateTable, called_visible, probabilities
-from lpa_cwm.evaluation.predict import Method
-from lpa_cwm.evaluation.run import manifest_of
+from lpa_cwm.evaluation.predict import Method, manifest_of
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.geometry import rescale
 from lpa_cwm.jobs import progress

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from lpa_cwm.config import ADJUDICATORS, WORLD, Selection
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.predict import Method, open_dataset, predict_methods, untracked
-from lpa_cwm.evaluation.run import manifest_of
+from lpa_cwm.evaluation.predict import Method, manifest_of, open_dataset, predict_methods, untracked
 from lpa_cwm.evaluation.score import ScoredRun, score_run, write_scores
 from lpa_cwm.jobs import Executor, Shard, run_local
 from lpa_cwm.metrics import Scores

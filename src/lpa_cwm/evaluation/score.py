@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float
 
 from lpa_cwm.config import Selection
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.predict import open_dataset
-from lpa_cwm.evaluation.run import EvaluationRun, Manifest, load_run, manifest_of
+from lpa_cwm.evaluation.predict import EvaluationRun, Manifest, load_run, manifest_of, open_dataset
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.predictions import find_predictions, frame_count, predicted_videos, read_prediction

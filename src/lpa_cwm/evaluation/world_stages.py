@@ -28,7 +28,7 @@ from lpa_cwm.rng import KeyPart, generator
 from lpa_cwm.synth.layered import LayeredPairs
 from lpa_cwm.synth.pair_shards import SIZE, PairShards, flow_grid, holds_shards
 from lpa_cwm.synth.pairs import Example, PairSource
-from lpa_cwm.training.pair_sources import PairFolders
+from lpa_cwm.training.flow_pairs import PairFolders
 from lpa_cwm.types import Candidates
 from lpa_cwm.worlds.learned.densify import at_quarters
 from lpa_cwm.worlds.learned.network import LearnedScene

@@ -17,10 +17,9 @@ from torch import Tensor
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_folder, data_files, share_pieces
 from lpa_cwm.geometry import HW, pixel_centers
-from lpa_cwm.synth.images import ImagePool
+from lpa_cwm.synth.images import ImagePool, PhotometricJitter
 from lpa_cwm.synth.layered import LayeredConfig, LayeredPairs
 from lpa_cwm.synth.pairs import PairSource
-from lpa_cwm.synth.transforms import PhotometricJitter
 from lpa_cwm.validation import check_array, file_size, reading
 
 SIZE = 256

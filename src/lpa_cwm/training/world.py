@@ -19,8 +19,7 @@ from torch import Tensor
 from lpa_cwm.geometry import patch_centers
 from lpa_cwm.pair_tracking import NATIVE_SIDE
 from lpa_cwm.rng import generator, seed_of
-from lpa_cwm.synth.pairs import prefetch
-from lpa_cwm.training.flow_batches import FlowBatch, FlowBatches
+from lpa_cwm.training.flow_pairs import FlowBatch, FlowBatches, prefetch
 from lpa_cwm.training.loop import LogRecord, Processes, StepLoss, StopSchedule, TrainingLoop, save_weights
 from lpa_cwm.worlds.learned.densify import Motions, at_quarters, take
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE

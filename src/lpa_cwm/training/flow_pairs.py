@@ -1,22 +1,51 @@
-"""Batches for the learned world model: crops of sharded pairs with exact flow, and of natural video without flow."""
+"""What the learned world model is trained on: pairs made from photographs, videos and objects, and batches of them.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+Pairs with exact flow are made before training and kept in shards. A batch has crops of sharded pairs, and of natural
+video without flow. It is a function of its index, so training can resume at any step with any number of workers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lpa_cwm.errors import InputError
+from lpa_cwm.files import pin_settings
 from lpa_cwm.geometry import unit_range
+from lpa_cwm.jobs import Shard
 from lpa_cwm.pair_tracking import NATIVE_SIDE
-from lpa_cwm.rng import numpy_rng
-from lpa_cwm.synth.pair_shards import FLOW_STRIDE, LAYERED_KINDS, SIMULATED_KINDS, FlowPair, PairShards, flow_grid
-from lpa_cwm.synth.pairs import PairSource
+from lpa_cwm.rng import generator, numpy_rng, seed_of
+from lpa_cwm.synth.images import ImagePool
+from lpa_cwm.synth.pair_shards import (
+    FLOW_STRIDE,
+    LAYERED_KINDS,
+    SETTINGS,
+    SHARD_PAIRS,
+    SIMULATED_KINDS,
+    FlowPair,
+    FlowSource,
+    PairShards,
+    ReversedFlow,
+    flow_grid,
+    layered_sources,
+    write_shards,
+)
+from lpa_cwm.synth.pairs import PairSource, Split, VideoPairs, decode_folder, video_stills
 
+if TYPE_CHECKING:
+    from lpa_cwm.simulator.clip import SimulatedPairs
+
+PROCEDURAL = 0.05
+"""Share of procedural pictures among photographs and frames of videos."""
+RECIPES = {"movi": "simulated", "hard": "simulated_hard"}
+"""Names of the sources of simulated pairs, by the recipe of their scenes."""
 SHARES = (0.5, 0.35, 0.15)
 """Of layered pairs, simulated pairs and natural video, if all are there."""
 ALIGNED = 0.4
@@ -25,6 +54,80 @@ CENTERED = 0.9
 """The same of crops as small as those of the re-evaluation at native resolution: both are around a random point."""
 CENTER_ERROR = 6.0
 """Standard deviation of the point's distance from the middle of such a crop along each axis, in pixels."""
+BatchT = TypeVar("BatchT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class PairFolders:
+    """Folders that pairs are made from; without any, pictures and objects are procedural."""
+
+    photos: Path | None = None
+    """Photographs for layered scenes."""
+    natural: Path | None = None
+    """Videos."""
+    assets: Path | None = None
+    """Objects and textures for simulated scenes."""
+    cache: Path = Path("runs/natural")
+    """Where decoded videos are kept."""
+
+    def video_pairs(self, split: Split) -> VideoPairs | None:
+        """Pairs of the videos, if there are any."""
+        return None if self.natural is None else VideoPairs.of(self.natural, self.cache, split)
+
+    def simulated_pairs(self, split: Split) -> "dict[str, SimulatedPairs]":
+        """Simulated pairs by the recipe of their scenes."""
+        from lpa_cwm.simulator.assets import Assets
+        from lpa_cwm.simulator.clip import SimulatedPairs
+        from lpa_cwm.simulator.scene import scene_config
+
+        assets = Assets.of(self.assets, split)
+        return {
+            recipe: SimulatedPairs(scene_config(recipe), assets, name=f"{name}_{split}")
+            for recipe, name in RECIPES.items()
+        }
+
+    def layered_flow(self, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
+        """Sources of layered pairs, and the pictures they use."""
+        pool = ImagePool.of(self.photos, split, procedural=PROCEDURAL)
+        if self.natural is not None:
+            shots = decode_folder(self.natural, self.cache)
+            stills = video_stills(shots, split, self.cache / "stills" / split)
+            # Without photographs the pool was all procedural.
+            pool = replace(pool, files=pool.files + stills, procedural=PROCEDURAL)
+        return layered_sources(pool), pool.files
+
+    def simulated_flow(self, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
+        """Sources of simulated pairs, and the objects and pictures they use."""
+        by_recipe = self.simulated_pairs(split)
+        recipes = [by_recipe[name] for name in ("hard", "movi")]
+        assets = recipes[0].assets
+        sources = {kind: ReversedFlow(pairs) for kind, pairs in zip(SIMULATED_KINDS, recipes, strict=True)}
+        return sources, assets.objects + assets.panoramas + assets.photographs.files
+
+
+def make_pairs(
+    folders: PairFolders,
+    out: Path,
+    kind: Literal["layered", "simulated"] = "layered",
+    split: Split = "train",
+    pairs: int = 3000,
+    shard: Shard | None = None,
+) -> Iterator[Path]:
+    """Make pairs with exact backward flow in shards, as `lpa-cwm data pairs` does; shards that exist are kept.
+
+    Args:
+        folders: What the pairs are made from.
+        out: Folder of the shards.
+        kind: Layered or simulated scenes.
+        split: Which part of the pictures, videos and objects is used.
+        pairs: Pairs in all.
+        shard: Which part of the work is done; by default all.
+    """
+    sources, files = folders.layered_flow(split) if kind == "layered" else folders.simulated_flow(split)
+    content = f"{seed_of(*(path.name for path in files)):016x}"
+    pin_settings(out / SETTINGS, {"kind": kind, "split": split, "files": content})
+    yield from write_shards(out, sources, (shard or Shard()).of(-(-pairs // SHARD_PAIRS)))
 
 
 class Stage(NamedTuple):
@@ -176,3 +279,24 @@ class FlowBatches:
         pair = self.natural.pair(int(rng.integers(2**40)), size)
         none = torch.zeros(size // FLOW_STRIDE, size // FLOW_STRIDE)
         return FlowCrop(pair.source, pair.target, none.expand(2, -1, -1), none.bool())
+
+
+@runtime_checkable
+class Indexed(Protocol[BatchT_co]):
+    """Batches by their step."""
+
+    def __getitem__(self, step: int, /) -> BatchT_co: ...
+
+
+def prefetch(batches: Indexed[BatchT], steps: range, workers: int) -> Iterator[BatchT]:
+    """The batches of these steps, made ahead by background processes; by this one if there are none."""
+    # Without a generator the loader would draw from the global one.
+    loader = DataLoader(
+        batches,  # pyright: ignore[reportArgumentType]
+        batch_size=None,
+        sampler=steps,
+        num_workers=workers,
+        generator=generator("stream"),
+        persistent_workers=False,
+    )
+    return iter(loader)
