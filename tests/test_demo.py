@@ -41,7 +41,6 @@ from lpa_cwm.page.session import (
     MAX_POINTS,
     MAX_UNDO,
     Point,
-    Results,
     Session,
     add_grid,
     clear_points,
@@ -275,18 +274,18 @@ def test_downloads_hold_the_tracks_and_tabs_do_not_mix(session, tmp_path):
         assert (float(rows[0]["x"]), float(rows[0]["y"])) == (x, y)
         with np.load(files[tab].npz["uniform"]) as arrays:
             assert arrays["xy"].shape == (1, 3, 2)
-        assert len(read(files[tab].mp4)) == 3
+        assert len(read(files[tab].videos["confidence"])) == 3
     server.close("a")
-    assert not files["a"].mp4.exists()
-    assert files["b"].mp4.exists()
+    assert not files["a"].videos["track"].exists()
+    assert files["b"].videos["track"].exists()
 
 
 def test_a_second_run_has_new_addresses_and_removes_the_first(session, tmp_path):
     server, one = DemoServer(tmp_path), click_point(session, 30.0, 20.0, 0)
     first, second = (server.run(one, RunOptions(["uniform"], "toy", 1), "a", print)[1] for _ in range(2))
-    assert first.mp4.name == second.mp4.name
-    assert not first.mp4.exists()
-    assert second.mp4.exists()
+    assert first.videos["track"].name == second.videos["track"].name
+    assert not first.videos["track"].exists()
+    assert second.videos["track"].exists()
 
 
 def test_the_toy_world_is_for_its_own_clip(session):
@@ -343,13 +342,12 @@ def test_tracks_are_drawn_by_track_or_by_confidence(session):
     xy = torch.tensor([[20.0, 30.0], [60.0, 30.0]])[:, None].expand(2, 4, 2)
     strength = torch.tensor([1.0, 0.1])[:, None].expand(2, 4)
     tracks = Tracks(xy, strength >= 0.1, strength)
-    results = Results(session.clip, points, {"static": tracks})
     assert confidence_of(tracks)[:, 0].tolist() == [1.0, 0.5]
-    for by_confidence, colors in (
-        (False, [point_color(point) for point in points]),
-        (True, [confidence_color(1.0), confidence_color(0.5)]),
+    for color_by, colors in (
+        ("track", [point_color(point) for point in points]),
+        ("confidence", [confidence_color(1.0), confidence_color(0.5)]),
     ):
-        drawn = np.asarray(draw_results(results, "static", 2, by_confidence))
+        drawn = np.asarray(draw_results(session.clip, tracks, points, 2, color_by))
         scale = drawn.shape[1] // 80
         assert [tuple(drawn[30 * scale, x * scale]) for x in (20, 60)] == colors
 

@@ -270,7 +270,7 @@ def test_many_tabs_at_once_in_bounded_memory(tabs, server, scratch):
         assert server.call("offer", [], tab)[0]
         assert server.call("take_bundled", ["toy"], tab)[0]
         assert server.call("fill_grid", [None, 0, False], tab)[0]
-        succeeded, said = server.call("run", [None, [], ["static"], "toy", 3, False], tab)
+        succeeded, said = server.call("run", [None, [], ["static"], "toy", 3, False, "track"], tab)
         assert succeeded, said
         assert "toy_static.csv" in said
         server.listen(f"/gradio_api/heartbeat/{tab}")

@@ -76,6 +76,7 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--save", "tracks.txt"], "must end in"),
         (["--out", "overlay.txt"], "must end in"),
         (["--object", "absent.png"], "neither a box"),
+        (["--object", "absent.npy"], "neither a box"),
         (["--object", "1,2,99,9"], "not inside the frame of 64x64"),
         (["--object", "9,9,9,9"], "x0 < x1"),
         (["--object", "clip.mkv"], "neither a box"),
@@ -292,6 +293,9 @@ def test_points_on_an_object(clip, tmp_path):
     mask[20:40, 10:20] = mask[20:30, 20:30] = 255
     Image.fromarray(mask).save(tmp_path / "mask.png")
     assert starts("--object", tmp_path / "mask.png", "--spacing", 10) == [(15, 25), (25, 25), (15, 35)]
+    for array in (mask > 0, mask[None].astype(float)):
+        np.save(tmp_path / "mask.npy", array)
+        assert starts("--object", tmp_path / "mask.npy", "--spacing", 10) == [(15, 25), (25, 25), (15, 35)]
     mask[:] = 0
     mask[7, 9] = 1
     Image.fromarray(mask).save(tmp_path / "mask.png")

@@ -44,7 +44,7 @@ class TrackerConfig:
     masks: int = 10
     """Masks, and so candidate responses, per query and target (M)."""
     gaps: tuple[int, ...] = ()
-    """Frames between a target and further sources of candidates, beside the query's frame; none is the paper."""
+    """Frames between a target and further sources of candidates, besides the query's frame; none is the paper."""
     gap_masks: int = 5
     """Masks per further source."""
     passes: int = 1

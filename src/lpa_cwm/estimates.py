@@ -133,7 +133,7 @@ class EstimateTable:
         self.frames += 1
 
     def to_tracks(self, total: int | None = None, first: int = 0) -> Tracks:
-        """Tracks through all frames; nowhere in those that were not reached.
+        """Tracks through all frames; NaN and hidden in those that were not reached.
 
         Args:
             total: Number of frames; by default those that were appended.
@@ -167,7 +167,7 @@ class EstimateTable:
 
 
 def _filled(values: Shaped[Tensor, "*s"], length: int, dim: int) -> Shaped[Tensor, "*s2"]:
-    """Lengthened along one dimension by what is nowhere: NaN and hidden."""
+    """Padded along one dimension with NaN and hidden."""
     shape = list(values.shape)
     shape[dim] = length - shape[dim]
     empty = False if values.dtype == torch.bool else torch.nan

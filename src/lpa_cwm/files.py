@@ -44,7 +44,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a path is a temporary one of ours whose process has ended; those of other machines end after a day."""
+    """Whether a path is a temporary file whose process has ended; files of other machines expire after a day."""
     found = TEMPORARY.fullmatch(path.name)
     if found is None or path.is_symlink() or not (path.is_file() or path.is_dir()):
         return False
@@ -182,7 +182,7 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
             f"{path.parent} holds files of other settings ({', '.join(changes[:3])}{more}; see {path.name}); "
-            "give another folder, or remove the files to make them anew."
+            "give another folder, or remove the files to make them again."
         )
 
 
@@ -203,7 +203,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 
 
 def share_pieces(path: Path, pieces: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[int]:
-    """Numbers of the pieces that this process shall do, while others that work on the same folder do the rest.
+    """Numbers of the pieces that this process does; other processes on the same folder do the rest.
 
     A piece is claimed by a lock on one byte of a file, which ends with the process. At the end come pieces that another
     process had claimed and did not finish.

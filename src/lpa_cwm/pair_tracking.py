@@ -253,7 +253,7 @@ class NativeEndpoint:
     spread: Float[Tensor, "n"]
 
     def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
-        """Overwrite those of some rows whose other endpoint has the stronger response."""
+        """Overwrite the given rows where the other endpoint has the stronger response."""
         better = other.strength > self.strength[rows]
         for entry in fields(self):
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)

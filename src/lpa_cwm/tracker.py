@@ -338,7 +338,7 @@ def _track_cwm(
 
 
 def _track_other(tracker: Tracker, clip: Clip, queries: Queries, backward: bool) -> TrackedClip:
-    """A baseline tracks every given position by itself; each frame takes the nearest one that reaches it."""
+    """A baseline tracks every given position separately; each frame takes the nearest one that reaches it."""
     single = Queries(queries.xy, queries.frame)
     after, complete = _until_interrupt(tracker, clip, single)
     before = None

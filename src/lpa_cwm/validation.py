@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from urllib.parse import quote
 
 from lpa_cwm.errors import InputError
@@ -173,25 +173,31 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = MOST_
                 most -= member.file_size
                 if most < 0 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"`{name}` unpacks to {member.file_size} bytes or is packed in an unusual way")
-                found[name] = _array(archive, member)
+                with archive.open(member) as file:
+                    found[name] = _array(file, member.file_size)
     return found
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "ndarray":
+def read_npy(path: Path, most: int = MOST_ARRAYS) -> "ndarray":
+    """The array of an `.npy` file; numbers and text only."""
+    size = file_size(path, most)
+    with path.open("rb") as file:
+        return _array(file, size)
+
+
+def _array(file: IO[bytes], size: int) -> "ndarray":
     import numpy as np
 
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"{member.filename} has the format {version}")
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = header(file)
-        if dtype.kind not in "biufSU" or any(side < 0 for side in shape):
-            raise ValueError(f"{member.filename} is an array of {dtype} and {shape}")
-        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-            raise ValueError(f"{member.filename} has not the length of its shape")
-        content = bytearray(file.read())
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"{file.name} has the format {version}")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = header(file)
+    if dtype.kind not in "biufSU" or any(side < 0 for side in shape):
+        raise ValueError(f"{file.name} is an array of {dtype} and {shape}")
+    if math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"{file.name} has not the length of its shape")
+    return np.frombuffer(bytearray(file.read()), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def check_array(array: Any, shape: Sequence[int | None], kinds: str, what: str, finite: bool = True) -> None:

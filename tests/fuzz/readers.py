@@ -299,6 +299,7 @@ READERS = {
     "upload to the page": Reader(seeds.clips, damage.damage_bytes, upload, 2),
     "answer of a worker": Reader(seeds.worker_answer, damage.damage_message, worker_answer, 1),
     "mask picture": Reader(seeds.images, damage.damage_png, region, 1),
+    "mask array": Reader(seeds.mask_array, damage.damage_npy, region, 1),
     "recorded hash": Reader(seeds.recorded_hash, damage.damage_bytes, recorded_hash, 0.5),
     "estimates": Reader(seeds.estimates, damage.damage_npz, estimates, 1),
     "part of the paper": Reader(seeds.part, damage.damage_json, part, 1),

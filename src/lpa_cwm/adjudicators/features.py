@@ -74,7 +74,7 @@ def extract(pair: Pair, candidates: Candidates) -> CandidateFeatures:
 
 
 def path_evidence(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m 5"]:
-    """`PATH_NAMES` of each candidate; a pair by itself counts as adjacent frames with a given point."""
+    """`PATH_NAMES` of each candidate; a single pair counts as adjacent frames with a given point."""
     shape = candidates.strength.shape
     path = candidates.path
     if path is None:

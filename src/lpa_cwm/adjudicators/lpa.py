@@ -187,7 +187,7 @@ def save_lpa(
     path: Path, architecture: Mapping[str, bool], state: Mapping[str, Tensor], provenance: Mapping[str, Any]
 ) -> None:
     """Write weights with the constructor arguments of their network and where they come from."""
-    # One entry: safetensors writes several in an order of its own, and equal weights shall be equal files.
+    # One entry: safetensors writes several in an order of its own, and equal weights must give equal files.
     about = json.dumps({"architecture": dict(architecture), **provenance})
     with atomic_write(path) as aside:
         save_file({name: value.cpu().contiguous() for name, value in state.items()}, aside, {"about": about})

@@ -83,7 +83,7 @@ class Source(Protocol):
 
     @property
     def identity(self) -> Callable[..., dict[str, Any]]:
-        """What decides its predictions beside its name; weights by their hash."""
+        """What decides its predictions besides its name; weights by their hash."""
         ...
 
 
@@ -184,7 +184,7 @@ class External:
     pairwise: bool
     """Whether it returns flow between frame pairs, to be tracked by `PairwiseTracker`, or whole tracks."""
     options: tuple[str, ...] = ()
-    """Settings of this method beside those of every worker."""
+    """Settings of this method besides those of every worker."""
 
     def missing(self) -> str | None:
         """Say what has to be set."""
@@ -275,7 +275,7 @@ class Baseline:
         return self.source.load(**self.given | given)
 
     def identity(self, **given: Any) -> dict[str, Any]:
-        """What decides its predictions beside its name; weights by their hash."""
+        """What decides its predictions besides its name; weights by their hash."""
         return self.source.identity(**self.given | given)
 
 

@@ -142,7 +142,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
         print(self.out)
 
     def settings(self) -> "CacheSettings":
-        """The preset's settings, and over them those that were given."""
+        """The preset's settings, overridden by the options that were given."""
         from lpa_cwm.training.feature_cache import CacheSettings
 
         return CacheSettings.of_preset(

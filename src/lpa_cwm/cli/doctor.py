@@ -191,7 +191,7 @@ def requirements() -> "dict[str, list[Requirement]]":
 
 
 def installed(requirement: "Requirement") -> str | None:
-    """The version that is there, if it will do."""
+    """The installed version, if it is recent enough."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -225,7 +225,7 @@ def fetched() -> Iterator[Finding]:
 
 
 def weights_finding(section: str, path: Path, sha256: str | None, remedy: str | None) -> Finding:
-    """Whether a file is there and is the one it should be."""
+    """Whether a file exists and has the expected hash."""
     from lpa_cwm.datasets.download import sha256_of
 
     if not path.is_file():

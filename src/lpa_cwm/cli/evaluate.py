@@ -405,7 +405,7 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
     """Settings of the tracker; the preset, the paper's unless given, holds for the training of LPA too."""
 
     def run(self) -> None:
-        """Print each part as it is there."""
+        """Print each part when it is finished."""
         from lpa_cwm.reproduction.parts import dry_run, make_parts
 
         require("matplotlib", "report")

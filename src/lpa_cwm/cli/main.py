@@ -113,7 +113,7 @@ def choices_of(hint: Any) -> Iterator[str]:
 
 
 FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143
-"""Exit codes beside 0; the parser itself ends with 2, an unexpected error with 1 and a traceback."""
+"""Exit codes other than 0; the parser itself ends with 2, an unexpected error with 1 and a traceback."""
 MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.DisallowNone)
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 BOX = re.compile("[\u2500-\u257f]|-{5,}")

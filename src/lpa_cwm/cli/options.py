@@ -43,7 +43,7 @@ class PresetOption:
     """Of commands in which settings of the method appear."""
 
     preset: PresetName = "default"
-    """Settings that hold unless an option says otherwise: ours, or those that the paper states and nothing else."""
+    """Default settings: ours, or exactly those of the paper. Other options override them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ query or for 32 queries at once (joint)."""
     """Queries whose responses are in memory at once."""
 
     def given(self) -> dict[str, Any]:
-        """The preset's settings, and over them those that were given."""
+        """The preset's settings, overridden by the options that were given."""
         given = {name: value for name, value in asdict(self).items() if name != "preset" and value is not None}
         return {**PRESETS[self.preset].tracker, **given}
 
@@ -221,7 +221,7 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOption:
-    """Of commands whose work comes in parts."""
+    """For commands whose work is divided into parts."""
 
     shard: Part = field(default_factory=Shard)
     """Do every N-th video or file, beginning with the I-th; the parts together make the whole."""

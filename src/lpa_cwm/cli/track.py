@@ -57,7 +57,8 @@ where track 7 is in frame 20."""
     spacing: Annotated[float, real(1.0, 1e5)] | None = None
     """A grid with this distance between points, in pixels."""
     object: Text | None = None
-    """Only the grid's points on an object: a box x0,y0,x1,y1, or a mask picture of the clip's size, as SAM makes it."""
+    """Only the grid's points on an object: a box x0,y0,x1,y1, or a mask of the clip's size, as SAM makes it: a picture,
+    or an array [h w] in an .npy file."""
     frame: Frame | None = None
     """Frame of the grid; the first one used if not given."""
     backward: bool = False
@@ -124,7 +125,7 @@ minutes at the first frames."""
             require_hdf5()
 
     def streams(self) -> bool:
-        """Whether a camera or standard input is tracked; refused beside what needs the whole clip."""
+        """Whether a camera or standard input is tracked; options that need the whole clip are then refused."""
         from lpa_cwm.io.video import is_stream
 
         if not any(is_stream(str(clip)) for clip in self.clips):

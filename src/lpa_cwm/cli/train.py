@@ -41,9 +41,6 @@ SETTINGS = (
 )
 """Options of `train lpa` that are fields of `LpaTraining`."""
 
-NATURAL_GAPS = (1, 16)
-"""Minimum and maximum number of frames between the natural frames of a pair, for the learned world model."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOption):
@@ -98,7 +95,7 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
         print(train_lpa(self.cache, self.out, self.training(), self.on(), self.init))
 
     def training(self) -> "LpaTraining":
-        """The preset's settings, and over them those that were given."""
+        """The preset's settings, overridden by the options that were given."""
         from lpa_cwm.training.lpa import LpaTraining
 
         terms = {"coordinate": self.coordinate, "rank": self.rank_weight}
@@ -162,42 +159,18 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
 
     def run(self) -> None:
         """Train and print where the weights are."""
-        from dataclasses import replace
-
         import torch
 
-        from lpa_cwm.synth.pair_shards import PairShards
-        from lpa_cwm.training.flow_pairs import FlowBatches, Stage
-        from lpa_cwm.training.loop import StopSchedule, joined_processes
-        from lpa_cwm.training.world import WorldTrainer
+        from lpa_cwm.training.flow_pairs import Stage
+        from lpa_cwm.training.loop import StopSchedule
+        from lpa_cwm.training.world import train_world
 
         torch.set_num_threads(self.threads)
-        self.check_stages()
-        natural = self.folders().video_pairs("train")
-        natural = replace(natural, gaps=NATURAL_GAPS) if natural else None
-        shards = PairShards.of(*self.pairs)
-        with joined_processes() as processes:
-            trainer = WorldTrainer(
-                FlowBatches.of(shards, natural, [Stage(*stage) for stage in self.stages], processes.rank),
-                self.out,
-                rate=self.rate,
-                save_every=self.save_every,
-                workers=self.workers,
-                init=self.init,
-                device="cuda" if torch.cuda.is_available() else "cpu",
-                processes=processes,
-            )
-            weights = trainer.train(StopSchedule(self.steps, self.cooldown))
-        if processes.is_first:
+        stages = [Stage(*stage) for stage in self.stages]
+        settings = {name: getattr(self, name) for name in ("rate", "save_every", "workers", "init")}
+        stop = StopSchedule(self.steps, self.cooldown)
+        if weights := train_world(self.pairs, self.folders(), self.out, stages, stop, **settings):
             print(weights)
-
-    def check_stages(self) -> None:
-        """Refuse stages that leave steps out or are not in order."""
-        from lpa_cwm.errors import InputError
-
-        firsts = [stage[0] for stage in self.stages]
-        if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
-            raise InputError(f"--stages begin at the updates {firsts}; expected 0 first, then increasing numbers.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file of estimates is there and can be read; one that was cut short is made again."""
+    """Whether a file of estimates exists and can be read; a truncated one is made again."""
     try:
         return path.is_file() and len(read_estimates(path).error) >= 0
     except InputError:

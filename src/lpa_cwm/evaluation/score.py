@@ -163,7 +163,7 @@ class ScoredRun:
         return self.label or (self.folder.name if self.run is None else self.run.label or self.run.method)
 
     def pairs(self) -> Iterator[tuple[str, Prediction, Truth]]:
-        """Name, prediction and truth of each video; a missing prediction is nowhere and never visible."""
+        """Name, prediction and truth of each video; a missing prediction is NaN and never visible."""
         for index, name in enumerate(self.dataset.names):
             truth = truth_of(self.dataset[index])
             path = self.files.get(name)

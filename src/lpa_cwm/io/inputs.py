@@ -18,7 +18,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HW, center_of, pixel_centers
 from lpa_cwm.io.video import open_image, read
 from lpa_cwm.types import Clip, Grid, Queries
-from lpa_cwm.validation import parse_json, read_text, reading, structure
+from lpa_cwm.validation import check_array, parse_json, read_npy, read_text, reading, structure
 
 POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
 MOST_POINTS = 100_000
@@ -181,7 +181,9 @@ Region = Bool[Tensor, "h w"]
 
 
 def read_region(text: str, hw: HW) -> Region:
-    """The pixels of a box x0,y0,x1,y1, or of a mask picture of the frame's size: opaque and not black."""
+    """The pixels of a box x0,y0,x1,y1, or of a mask of the frame's size: where an array is not zero, or a picture is
+    opaque and not black.
+    """
     match = BOX.fullmatch(text)
     region = _box(text, [float(part) for part in match.groups()], hw) if match else _mask(Path(text), hw)
     if not region.any():
@@ -200,16 +202,34 @@ def _box(text: str, sides: list[float], hw: HW) -> Region:
 
 
 def _mask(path: Path, hw: HW) -> Region:
+    read_mask = _array_mask if path.suffix.lower() == ".npy" else _picture_mask
     try:
-        with open_image(path, str(path)) as picture:
-            size, layers = (picture.height, picture.width), np.asarray(picture.convert("RGBA"))
+        mask = read_mask(path)
     except InputError as error:
         raise InputError(
-            f"{str(path)!r} is neither a box x0,y0,x1,y1 nor a mask picture that can be read; give one of them."
+            f"{str(path)!r} is neither a box x0,y0,x1,y1 nor a mask that can be read, a picture or an .npy array of "
+            "[h w]; give one of them."
         ) from error
-    if size != hw:
-        raise InputError(f"The mask {path} is {size[1]}x{size[0]} and the clip {hw[1]}x{hw[0]}; make them equal.")
-    return torch.from_numpy((layers[..., :3].max(-1) > 0) & (layers[..., 3] > 0))
+    if mask.shape != hw:
+        raise InputError(
+            f"The mask {path} is {mask.shape[1]}x{mask.shape[0]} and the clip {hw[1]}x{hw[0]}; make them equal."
+        )
+    return torch.from_numpy(mask)
+
+
+def _picture_mask(path: Path) -> Bool[np.ndarray, "h w"]:
+    with open_image(path, str(path)) as picture:
+        layers = np.asarray(picture.convert("RGBA"))
+    return (layers[..., :3].max(-1) > 0) & (layers[..., 3] > 0)
+
+
+def _array_mask(path: Path) -> Bool[np.ndarray, "h w"]:
+    with reading(path, "a mask array", "give one of [h w]"):
+        array = read_npy(path)
+        # `predict` of SAM returns one or three masks [k h w]; a single one is meant whatever the shape.
+        array = array[0] if array.ndim == 3 and len(array) == 1 else array
+        check_array(array, (None, None), "buif", "the mask")
+        return array > 0
 
 
 def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | None = None) -> Queries:

@@ -97,7 +97,7 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
 
 
 def is_complete_prediction(path: Path) -> bool:
-    """Whether a prediction file is there and can be read to its end; one that was cut short is made again."""
+    """Whether a prediction file exists and is complete; a truncated one is made again."""
     try:
         return bool(_load(path, ("xy", "visible", "score", "configuration")))
     except InputError:

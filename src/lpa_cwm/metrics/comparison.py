@@ -77,7 +77,7 @@ def _localization() -> list[Metric]:
 
 
 def _completeness() -> list[Metric]:
-    """How much of each track is there."""
+    """Share of each track that was predicted."""
     coverage = "Share of a dynamic track's visible frames that are predicted visible, mean over tracks."
     success = "Share of dynamic tracks with coverage of at least c and a mean error of at most {} px where shown."
     return [
@@ -117,7 +117,7 @@ def _tapvid() -> list[Metric]:
         Metric("aj", "AJ", "tap-vid", "Mean of the five Jaccards: position and visibility together."),
         *(Metric(f"delta_{k}", f"δ@{k}", "tap-vid", delta.format(k), averaged=True) for k in THRESHOLDS),
         Metric("delta_avg", "δ avg", "tap-vid", "Mean of the five shares of points within a threshold."),
-        Metric("oa", "OA", "tap-vid", "Share of evaluated frames whose visibility is predicted rightly."),
+        Metric("oa", "OA", "tap-vid", "Share of evaluated frames whose visibility is predicted correctly."),
         _distance("ad", "AD", "Mean distance over the visible evaluated frames"),
         _distance("md", "MD", "Median distance over the visible evaluated frames"),
         _distance("ad_query", "AD+q", "AD with the query frame itself included, as Opt-CWM counts"),
@@ -274,7 +274,7 @@ class Measures:
     values: dict[str, float]
     """Of the video."""
     tracks: Columns
-    """Of each track by itself."""
+    """Of each track separately."""
     counts: Columns
     """Counts of each track, from which everything else is computed."""
     sweep: dict[str, list[float]] = field(default_factory=dict)

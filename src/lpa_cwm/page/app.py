@@ -26,6 +26,7 @@ from lpa_cwm.page.layout import (
     PageLayout,
     SafeBlocks,
     code_spans,
+    color_by,
     legend,
     links,
     progress_bar,
@@ -103,12 +104,13 @@ class Page(PageLayout):
         work = [self.go, self.stop, self.status]
         made = [self.results, self.tracks, self.shown_method, self.timeline, self.still, self.video, self.downloads]
         made.append(self.fix)
-        chosen = [self.session, self.methods, self.baselines, self.world, self.last, self.backward]
+        chosen = [self.session, self.methods, self.baselines, self.world, self.last, self.backward, self.color]
         self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUICK)
         self.stop.click(self.halt, None, None, queue=False, **QUICK)
         wanted = [self.results, self.shown_method, self.timeline, self.color]
         changes = [self.shown_method.input, self.timeline.change, self.color.input]
         gr.on(changes, self.show_tracks, wanted, self.still, trigger_mode="always_last", **QUICK)
+        self.color.input(self.show_video, [self.results, self.color], self.video, **QUICK)
         right = [self.session, self.frame, self.legend, self.number, self.slider, self.fix]
         self.still.select(self.correct, [self.session, *wanted[:3]], right, trigger_mode="multiple", **QUICK)
         question = [self.session, self.number, self.target, self.method, self.world]
@@ -244,6 +246,7 @@ class Page(PageLayout):
         world: str,
         last: Any,
         backward: bool,
+        color: str,
         request: gr.Request,
     ) -> Iterator[tuple[Any, ...]]:
         """Track in a thread and report progress; then show the results."""
@@ -263,7 +266,7 @@ class Page(PageLayout):
                 yield *self.state(True, progress_bar(*heard[-1], time.monotonic() - begun)), *(gr.skip(),) * 8
                 wait([future], timeout=0.3)
         try:
-            yield *self.state(False, ""), *self.finished(*future.result())
+            yield *self.state(False, ""), *self.finished(*future.result(), color)
         except Stopped:
             yield *self.state(False, '<p class="note">Stopped.</p>'), *(gr.skip(),) * 8
         except Exception as error:
@@ -273,7 +276,7 @@ class Page(PageLayout):
         """The button that fits, and a line below it."""
         return gr.Button(visible=not busy), gr.Button(visible=busy), said
 
-    def finished(self, results: Results, files: ResultFiles) -> tuple[Any, ...]:
+    def finished(self, results: Results, files: ResultFiles, color: str) -> tuple[Any, ...]:
         """The results at their last frame."""
         methods, end = list(results.tracks), len(results.clip) - 1
         return (
@@ -281,8 +284,8 @@ class Page(PageLayout):
             gr.Column(visible=True),
             gr.Radio(choices=[(title_of(name), name) for name in methods], value=methods[0]),
             gr.Slider(maximum=end, value=end),
-            draw_results(results, methods[0], end, by_confidence=False),
-            str(files.mp4),
+            self.show_tracks(results, methods[0], end, color),
+            self.show_video(results, color),
             links(files),
             FIX,
         )
@@ -293,7 +296,13 @@ class Page(PageLayout):
             if results is None:
                 return None
             check_choice(method, list(results.tracks), "method")
-            return draw_results(results, method, whole(frame, len(results.clip) - 1), color == "confidence")
+            shown = whole(frame, len(results.clip) - 1)
+            return draw_results(results.clip, results.tracks[method], results.points, shown, color_by(color))
+
+    def show_video(self, results: Results | None, color: str) -> str | None:
+        """The video with the tracks in other colors."""
+        with sentences():
+            return None if results is None else str(results.videos[color_by(color)])
 
     def why(self, session: Session | None, number: Any, target: Any, method: str, world: str) -> Iterator[str]:
         """The first pass at once; then, if there is one, the re-evaluation.
@@ -337,7 +346,7 @@ def fix_note(before: Session, after: Session, frame: int) -> str:
 def present(session: Session | None) -> Session:
     """The tab's session; a tab from before a restart of the page has none."""
     if session is None:
-        raise InputError("The page was started anew; reload it in the browser.")
+        raise InputError("The page was restarted; reload it in the browser.")
     return session
 
 

@@ -21,7 +21,7 @@ from lpa_cwm.explain import Explanation, explain
 from lpa_cwm.geometry import inside
 from lpa_cwm.io.video import read
 from lpa_cwm.io.visualization import Color, confidence_of, draw_tracks, enlargement, jpeg_url
-from lpa_cwm.page.session import Point, Results, queries, track_colors, track_points
+from lpa_cwm.page.session import ColorBy, Point, queries, track_colors, track_points
 from lpa_cwm.probe import ObservedPair
 from lpa_cwm.registry import GALLERY
 from lpa_cwm.responses import dense_magnitude
@@ -106,12 +106,13 @@ def mark_points(
     return picture
 
 
-def draw_results(results: Results, method: str, frame: int, by_confidence: bool) -> Image.Image:
-    """A frame of a run with the tracks of one method up to it, colored by track or by confidence."""
-    found = results.tracks[method]
-    xy, visible = found.xy[:, : frame + 1], found.visible[:, : frame + 1]
-    colors = [confidence_color(value) for value in confidence_of(found)[:, frame].tolist()] if by_confidence else None
-    return mark_points(results.clip[frame], xy, visible, dict(enumerate(track_points(results.points))), colors)
+def draw_results(clip: Clip, tracks: Tracks, points: Sequence[Point], frame: int, color_by: ColorBy) -> Image.Image:
+    """A frame with the tracks of one method up to it."""
+    xy, visible = tracks.xy[:, : frame + 1], tracks.visible[:, : frame + 1]
+    colors = None
+    if color_by == "confidence":
+        colors = [confidence_color(value) for value in confidence_of(tracks)[:, frame].tolist()]
+    return mark_points(clip[frame], xy, visible, dict(enumerate(track_points(tuple(points)))), colors)
 
 
 def confidence_color(value: float) -> Color:
@@ -123,10 +124,13 @@ def confidence_color(value: float) -> Color:
 
 
 def side_by_side(
-    clip: Clip, tracks: Mapping[str, Tracks], points: Sequence[Point], max_side: int = MAX_SIDE
+    clip: Clip,
+    tracks: Mapping[str, Tracks],
+    points: Sequence[Point],
+    color_by: ColorBy = "track",
+    max_side: int = MAX_SIDE,
 ) -> Iterator[UInt8[Tensor, "3 h w"]]:
     """Frames of a video with a titled panel for each set of tracks."""
-    shown = dict(enumerate(track_points(tuple(points))))
     scale = enlargement(clip.hw)
     height, width = (scale * side for side in clip.hw)
     columns = panel_columns(len(tracks), width, height)
@@ -136,9 +140,7 @@ def side_by_side(
     size = (round(width * shrink), round(height * shrink))
     for frame in range(len(clip)):
         panels = [
-            title_panel(
-                mark_points(clip[frame], found.xy[:, : frame + 1], found.visible[:, : frame + 1], shown), title, size
-            )
+            title_panel(draw_results(clip, found, points, frame, color_by), title, size)
             for title, found in tracks.items()
         ]
         yield rearrange(torch.from_numpy(np.asarray(join_panels(panels, columns)).copy()), "h w c -> c h w")

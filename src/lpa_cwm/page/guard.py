@@ -170,7 +170,7 @@ TUNNEL = ".gradio.live"
 KEPT = 600
 """Seconds after which Gradio removes an uploaded file."""
 MULTIPART = 100_000
-"""Bytes of an upload's request beside the file."""
+"""Bytes of an upload's request besides the file."""
 MOST_MESSAGE = 1_000_000
 """Bytes of any other request; clips and tracks of a tab stay on this side."""
 POSTED = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset|run/\w+)/?", re.ASCII)

@@ -14,7 +14,7 @@ import gradio as gr
 from lpa_cwm.errors import InputError
 from lpa_cwm.page.drawing import posters, web_color
 from lpa_cwm.page.server import ResultFiles, title_of
-from lpa_cwm.page.session import Session, track_colors
+from lpa_cwm.page.session import COLORS, ColorBy, Session, track_colors
 from lpa_cwm.registry import GALLERY
 
 FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
@@ -29,7 +29,6 @@ plausible images have more weight. Nothing is learned.">APA</span>
 together and judges whether the point is visible.">LPA</span></p>"""
 ASK = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
 SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
-COLORS = ("track", "confidence")
 CLICKS = {"point": "A point", "object": "An object"}
 """What a click on the frame adds."""
 ZOOMS = {"1x": 1, "2x": 2, "4x": 4}
@@ -106,6 +105,11 @@ def theme() -> gr.themes.Base:
     )
 
 
+def color_by(value: Any) -> ColorBy:
+    """What colors the tracks; by track unless confidence is asked for."""
+    return "confidence" if value == "confidence" else "track"
+
+
 def whole(value: Any, largest: int) -> int:
     """A whole number from 0 to `largest`, as a slider gives it."""
     try:
@@ -138,7 +142,7 @@ def legend(session: Session) -> str:
 
 def links(files: ResultFiles) -> str:
     """Download links of all files of a run."""
-    named = {"mp4": ("Video (MP4)", files.mp4)}
+    named = {f"mp4-{color_by}": (f"Video by {color_by} (MP4)", path) for color_by, path in files.videos.items()}
     for kind, paths in (("csv", files.csv), ("npz", files.npz)):
         named |= {f"{kind}-{method}": (f"{title_of(method)} {kind.upper()}", path) for method, path in paths.items()}
     return "".join(link(name, title, path) for name, (title, path) in named.items())

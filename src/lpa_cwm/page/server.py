@@ -27,7 +27,7 @@ from lpa_cwm.io.tracks import TrackSource, save_tracks
 from lpa_cwm.io.video import read, write
 from lpa_cwm.page.drawing import ObservedPairs, side_by_side
 from lpa_cwm.page.guard import Limits, LockedFrames, accept_upload, first_frames, lock_clip, path_inside
-from lpa_cwm.page.session import Point, Results, Session, queries
+from lpa_cwm.page.session import COLORS, ColorBy, Point, Results, Session, queries
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
 from lpa_cwm.registry import GALLERY, bundled_clip
 from lpa_cwm.tracker import CwmTracker, track_clip, track_many
@@ -63,7 +63,7 @@ def cwm_tracker(method: str, world: str, **settings: Any) -> CwmTracker:
 
 
 def runnable_adjudicators() -> list[str]:
-    """Adjudicators whose weights are here."""
+    """Adjudicators whose weights are available."""
     return [name for name in ADJUDICATORS if name != "lpa" or registry.bundled_lpa().is_file()]
 
 
@@ -73,7 +73,7 @@ def runnable_baselines() -> list[str]:
 
 
 def runnable_worlds() -> list[str]:
-    """World models whose weights are here."""
+    """World models whose weights are available."""
     return [name for name, entry in registry.WORLDS.items() if entry.missing() is None]
 
 
@@ -125,11 +125,12 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """Downloads: CSV and NPZ per method, one video of all methods."""
+    """Downloads: CSV and NPZ per method, videos of all methods."""
 
     csv: dict[str, Path]
     npz: dict[str, Path]
-    mp4: Path
+    videos: dict[ColorBy, Path]
+    """By what colors the tracks."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class DemoServer:
         with replacing(parent) as folder:
             files = write_results(clip, tracks, points, folder)
             on_step(1, 1)
-        return Results(clip, points, tracks), files
+        return Results(clip, points, tracks, files.videos), files
 
     def stop(self, tab: str) -> None:
         """End the tab's run before its next step."""
@@ -281,10 +282,12 @@ def write_results(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ..
     for method, found in tracks.items():
         for path in (csv[method], npz[method]):
             save_tracks(found, path, TrackSource(range(len(clip)), clip.fps, clip.hw, clip.name))
-    files = ResultFiles(csv, npz, folder / f"{clip.name}_{'_'.join(tracks)}.mp4")
     shown = {title_of(method): found for method, found in tracks.items()}
-    write(files.mp4, side_by_side(clip, shown, points), clip.fps)
-    return files
+    videos: dict[ColorBy, Path] = {}
+    for color_by in COLORS:
+        videos[color_by] = folder / f"{clip.name}_{'_'.join(tracks)}_{color_by}.mp4"
+        write(videos[color_by], side_by_side(clip, shown, points, color_by), clip.fps)
+    return ResultFiles(csv, npz, videos)
 
 
 def valid_tab(tab: str | None) -> str:

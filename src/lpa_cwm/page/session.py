@@ -1,7 +1,9 @@
 """The state of one browser tab: clip, points, results. Values; every change makes a new one."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ from lpa_cwm.geometry import axis_centers, inside
 from lpa_cwm.io.inputs import points_on
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
+ColorBy = Literal["track", "confidence"]
+COLORS: tuple[ColorBy, ...] = get_args(ColorBy)
 MAX_POINTS = 64
 MAX_UNDO = 100
 GRID_SIDE, OBJECT_SIDE = 5, 5
@@ -65,6 +69,8 @@ class Results:
     clip: Clip
     points: tuple[Point, ...]
     tracks: dict[str, Tracks]
+    videos: dict[ColorBy, Path] = field(default_factory=dict)
+    """Videos of all methods, by what colors the tracks."""
 
 
 def click_point(session: Session, x: float, y: float, frame: int, backward: bool = False) -> Session:

@@ -285,7 +285,7 @@ def write_series(
 
 
 def is_complete_series(path: Path, form: Form) -> bool:
-    """Whether a file of clips is there and can be read to its end; one that was cut short is made again."""
+    """Whether a file of clips exists and is complete; a truncated one is made again."""
     if not path.exists():
         return False
     try:

@@ -301,7 +301,7 @@ def fill_cache(
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a file is there with all its tensors; one that was cut short is made again."""
+    """Whether a file exists with all its tensors; a truncated one is made again."""
     try:
         with open_safetensors(path):
             return True
@@ -312,7 +312,7 @@ def is_complete(path: Path) -> bool:
 def write_sets(path: Path, sets: CandidateSets | None, video: str) -> None:
     """Write the file of one video."""
     tensors = {entry.name: getattr(sets, entry.name).contiguous() for entry in fields(CandidateSets)} if sets else {}
-    # One entry: safetensors writes several in an order of its own, and equal caches shall be equal files.
+    # One entry: safetensors writes several in an order of its own, and equal caches must give equal files.
     about = json.dumps({**FORMAT, "video": video, "sets": len(sets) if sets else 0})
     with atomic_write(path) as aside:
         save_file(tensors, aside, metadata={"about": about})
@@ -411,7 +411,7 @@ class CacheSettings:
 
     @classmethod
     def of_preset(cls, preset: PresetName, **given: Any) -> "CacheSettings":
-        """The preset's settings, and over them those that are given."""
+        """The preset's settings, overridden by those that are given."""
         return cls(preset=preset, **(PRESETS[preset].cache | given))
 
     def identity(self, dataset: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ PROCEDURAL = 0.05
 RECIPES = {"movi": "simulated", "hard": "simulated_hard"}
 """Names of the sources of simulated pairs, by the recipe of their scenes."""
 SHARES = (0.5, 0.35, 0.15)
-"""Of layered pairs, simulated pairs and natural video, if all are there."""
+"""Of layered pairs, simulated pairs and natural video, if all are given."""
 ALIGNED = 0.4
 """Probability that the crops of a pair are shifted against each other by its motion at a random point."""
 CENTERED = 0.9
@@ -229,7 +229,7 @@ class FlowBatches:
     """Of each group of shards, then of natural video."""
     stages: Sequence[Stage]
     rank: int = 0
-    """Number of this process among those that train together; each has its own pairs."""
+    """Rank of this process among those that train together; each has its own pairs."""
     seed: int = 0
 
     @classmethod

@@ -197,7 +197,7 @@ class TrainingLoop(Generic[NetworkT]):
         result.loss.backward()
         self.processes.average_gradients(self.network.parameters())
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.max_norm)
-        # One batch whose gradient overflows must not destroy the weights.
+        # A gradient that overflows in one batch must not destroy the weights.
         if bool(norm.isfinite()):
             self.optimizer.step()
         self.scheduler.step()

@@ -5,8 +5,8 @@ none: there the colors of hidden patches are the teacher.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,21 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import patch_centers
 from lpa_cwm.pair_tracking import NATIVE_SIDE
 from lpa_cwm.rng import generator, seed_of
-from lpa_cwm.training.flow_pairs import FlowBatch, FlowBatches, prefetch
-from lpa_cwm.training.loop import LogRecord, Processes, StepLoss, StopSchedule, TrainingLoop, save_weights
+from lpa_cwm.synth.pair_shards import PairShards
+from lpa_cwm.training.flow_pairs import FlowBatch, FlowBatches, PairFolders, Stage, prefetch
+from lpa_cwm.training.loop import (
+    LogRecord,
+    Processes,
+    StepLoss,
+    StopSchedule,
+    TrainingLoop,
+    joined_processes,
+    save_weights,
+)
 from lpa_cwm.worlds.learned.densify import Motions, at_quarters, take
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE
 from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
@@ -35,6 +45,8 @@ VISIBLE, CROP_VISIBLE = (0.06, 0.16), (0.25, 0.45)
 """Bounds of the fraction of visible patches: in general, and in crops as small as those at native resolution."""
 WEIGHTS = {"match": 0.5, "choice": 0.5, "motion": 1.0, "color": 1.2}
 """Of the terms; the color term also counts in proportion to the natural pairs of a batch."""
+NATURAL_GAPS = (1, 16)
+"""Minimum and maximum number of frames between the natural frames of a pair."""
 MAX_DEVIATION = 3.0
 """A patch moves as a whole if the flow of its quarters differs from their mean by less than this, in pixels."""
 MAX_MATCH_ERROR = 3.0
@@ -248,6 +260,44 @@ class WorldTrainer:
         """Write the averaged weights in half precision; CPU time and the number of sharded pairs for the log."""
         save_weights(loop.averaged, self.out / FILE, torch.float16)
         return {"cpu_hours": loop.cpu_seconds / 3600, "pairs": sum(map(len, self.batches.shards))}
+
+
+def train_world(
+    pairs: Sequence[Path],
+    folders: PairFolders,
+    out: Path,
+    stages: Sequence[Stage],
+    stop: StopSchedule,
+    **settings: Any,
+) -> Path | None:
+    """Train on sharded pairs and on natural video, from the checkpoint in `out` if there is one.
+
+    Returns the path of the averaged weights; None in all processes but the first.
+
+    Args:
+        pairs: Folders of shards.
+        folders: Where the videos are.
+        out: Folder of checkpoint, log and weights.
+        stages: Sizes of crops and batches.
+        stop: Last step, and how the rate falls towards it.
+        settings: Further fields of `WorldTrainer`.
+    """
+    check_stages(stages)
+    natural = folders.video_pairs("train")
+    natural = replace(natural, gaps=NATURAL_GAPS) if natural else None
+    shards = PairShards.of(*pairs)
+    with joined_processes() as processes:
+        batches = FlowBatches.of(shards, natural, stages, processes.rank)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        weights = WorldTrainer(batches, out, device=device, processes=processes, **settings).train(stop)
+    return weights if processes.is_first else None
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Refuse stages that leave steps out or are not in order."""
+    firsts = [stage.first for stage in stages]
+    if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
+        raise InputError(f"The stages begin at the updates {firsts}; expected 0 first, then increasing numbers.")
 
 
 def init_learned_network(weights: Path | None = None) -> LearnedNetwork:
