@@ -57,7 +57,7 @@ def batches(tmp_path_factory):
         yield FlowBatches.of(PairShards.of(folder), Still(), STAGES)
 
 
-def constant_batch(flow=(4.0, -8.0), known=True):
+def constant_batch(flow=(4.0, -8.0), labeled=True):
     """A batch whose target is the source moved by a constant flow; only inner points come from inside the crop."""
     wide = torch.rand(1, 3, SIZE + 32, SIZE + 32, generator=generator("test", "constant"))
     dx, dy = map(int, flow)
@@ -68,7 +68,8 @@ def constant_batch(flow=(4.0, -8.0), known=True):
     side = SIZE // 4
     visible = torch.zeros(1, side, side, dtype=torch.bool)
     visible[:, 4:-4, 4:-4] = True
-    return FlowBatch(source, target, torch.tensor(flow).expand(1, side, side, 2), visible, torch.tensor([known]))
+    known = torch.full_like(visible, labeled)
+    return FlowBatch(source, target, torch.tensor(flow).expand(1, side, side, 2), visible & known, known)
 
 
 def constant_motions(offset, weight=0.9, scale=0.5, masks=1):
@@ -86,18 +87,19 @@ def test_batches_are_functions_of_the_step_and_the_process(batches):
     again = FlowBatches.of(batches.shards[0], Still(), STAGES)
     for step in (3, 0):
         first, second = batches[step], again[step]
-        for name in ("source", "target", "flow", "visible", "known"):
+        for name in ("source", "target", "flow", "visible", "labeled"):
             assert torch.equal(getattr(first, name), getattr(second, name))
     assert not torch.equal(batches[0].source, replace(batches, rank=1)[0].source)
     assert not torch.equal(batches[0].source, batches[1].source)
 
 
 def test_natural_pairs_have_no_flow_and_their_share(batches):
-    known = torch.cat([batches[step].known for step in range(60)])
-    # Layered pairs and natural video, 50 to 15.
-    assert known.float().mean() == pytest.approx(0.5 / 0.65, abs=0.12)
+    labeled = torch.cat([batches[step].labeled.flatten(1).all(1) for step in range(60)])
+    # Layered pairs and natural video, 4 to 1.
+    assert labeled.float().mean() == pytest.approx(0.8, abs=0.12)
     natural = replace(batches, shards=(), shares=(1.0,))[0]
-    assert not natural.known.any()
+    assert not natural.labeled.any()
+    assert natural.flow.isfinite().all()
     assert not natural.visible.any()
 
 
@@ -177,7 +179,7 @@ def test_the_motion_loss_prefers_the_truth_and_calibrated_scales():
     assert motion_loss(constant_motions((0.0, 0.0), weight=0.1), hidden, unseen)[0].item() == pytest.approx(
         -np.log(0.9)
     )
-    assert motion_loss(constant_motions((4.0, -8.0)), hidden, constant_batch(known=False))[0] == 0
+    assert motion_loss(constant_motions((4.0, -8.0)), hidden, constant_batch(labeled=False))[0] == 0
 
 
 def test_the_color_loss_is_small_for_the_true_warp_and_bounded():

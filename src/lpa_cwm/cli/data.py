@@ -68,13 +68,14 @@ class Simulate(ShardOption, SplitOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(ShardOption, SplitOption, SourceOptions):
-    """Make frame pairs with exact backward flow, on which the learned world model is trained; run again to go on."""
+    """Make frame pairs with backward flow, on which the learned world model is trained; run again to go on."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data pairs --kind layered --photos photos --pairs 3000 --out pairs/layered"
     out: OutFolder
     """Folder of the shards; those that exist are kept, so the same command resumes after a stop."""
-    kind: Literal["layered", "simulated"] = "layered"
-    """Layered scenes of photographs and frames of videos, or simulated scenes of the recipes hard and movi."""
+    kind: Literal["layered", "simulated", "video"] = "layered"
+    """Layered scenes of photographs and frames of videos, simulated scenes of the recipes hard and movi, or videos
+    (--natural) with the flow that optical flow confirms back and forth; the last needs the extra `flow`."""
     pairs: Annotated[int, integer(1, 10_000_000)] = 3000
     """Pairs in all, in shards of 100; two thirds have larger motion."""
 

@@ -1,4 +1,4 @@
-"""Frame pairs with exact backward flow, made before training and kept on disk in shards.
+"""Frame pairs with backward flow, made before training and kept on disk in shards.
 
 A shard is a folder of numpy arrays of a hundred pairs of 256 x 256 pixels, which processes share by memory map. The
 flow leads from the target to the source and is known at the centers of squares of four pixels.
@@ -45,7 +45,7 @@ class FlowPair:
 
     frames: UInt8[Tensor, "2 3 s s"]
     flow: Float[Tensor, "2 h4 w4"]
-    """(dx, dy) from a target point to its position in the source."""
+    """(dx, dy) from a target point to its position in the source; NaN where nothing is known of the point."""
     visible: Bool[Tensor, "h4 w4"]
     """Whether that position is inside the source and not occluded."""
 
@@ -92,6 +92,7 @@ class ReversedFlow:
 
 LAYERED_KINDS = ("hard", "plain")
 SIMULATED_KINDS = ("simhard", "sim")
+VIDEO_KINDS = ("videofar", "video")
 """Kinds of pairs by which shards are named; the first of each has larger motion and twice as many shards."""
 
 

@@ -246,27 +246,30 @@ class VideoPairs:
         """`natural_train` or `natural_val`."""
         return f"natural_{self.split}"
 
-    def frames(self, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
-        """Two frames of one shot in random order; all frames are equally likely."""
+    def span(self, rng: np.random.Generator) -> UInt8[np.ndarray, "t h w 3"]:
+        """Consecutive frames of one shot, in their order or reversed; all frames are equally likely to be the first."""
         lengths = np.cumsum([shot.stop - shot.start for shot in self.shots])
         shot = self.shots[int(np.searchsorted(lengths, rng.integers(lengths[-1]), side="right"))]
         low, high = self.gaps
         gap = min(int(rng.integers(low, high + 1)), shot.stop - shot.start - 1)
         first = int(rng.integers(shot.start, shot.stop - gap))
-        clip = memmap(shot.frames)
-        pair = clip[first], clip[first + gap]
-        return pair if rng.random() < 0.5 else pair[::-1]
+        frames = memmap(shot.frames)[first : first + gap + 1]
+        return frames if rng.random() < 0.5 else frames[::-1]
+
+    def square(self, rng: np.random.Generator, size: int) -> UInt8[np.ndarray, "t side side 3"]:
+        """The same random square of consecutive frames, as a view; smaller than `size` only if the frames are."""
+        frames = self.span(rng)
+        height, width = frames.shape[1:3]
+        short = min(height, width)
+        side = int(rng.integers(min(size, short), short + 1))
+        y, x = int(rng.integers(height - side + 1)), int(rng.integers(width - side + 1))
+        mirror = slice(None, None, -1 if rng.random() < 0.5 else 1)
+        return frames[:, y : y + side, x : x + side][:, :, mirror]
 
     def crops(self, rng: np.random.Generator, size: int) -> tuple[Pixels, Pixels]:
-        """The same random square of two frames; enlarged only if the frames are smaller than `size`."""
-        frames = self.frames(rng)
-        height, width = frames[0].shape[:2]
-        short = min(height, width)
-        span = int(rng.integers(min(size, short), short + 1))
-        y, x = int(rng.integers(height - span + 1)), int(rng.integers(width - span + 1))
-        mirror = slice(None, None, -1 if rng.random() < 0.5 else 1)
-        first, second = (np.ascontiguousarray(f[y : y + span, x : x + span][:, mirror]) for f in frames)
-        return first, second
+        """The same random square of two frames."""
+        square = self.square(rng, size)
+        return np.ascontiguousarray(square[0]), np.ascontiguousarray(square[-1])
 
     def pair(self, index: int, size: int) -> Example:
         """Pair `index`: the first sample with enough motion, or the last of several samples."""

@@ -1,7 +1,7 @@
 """What the learned world model is trained on: pairs made from photographs, videos and objects, and batches of them.
 
-Pairs with exact flow are made before training and kept in shards. A batch has crops of sharded pairs, and of natural
-video without flow. It is a function of its index, so training can resume at any step with any number of workers.
+Pairs with flow are made before training and kept in shards. A batch has crops of sharded pairs, and of natural video
+without flow. It is a function of its index, so training can resume at any step with any number of workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,7 @@ from lpa_cwm.synth.pair_shards import (
     SETTINGS,
     SHARD_PAIRS,
     SIMULATED_KINDS,
+    VIDEO_KINDS,
     FlowPair,
     FlowSource,
     PairShards,
@@ -38,6 +39,7 @@ from lpa_cwm.synth.pair_shards import (
     write_shards,
 )
 from lpa_cwm.synth.pairs import PairSource, Split, VideoPairs, decode_folder, video_stills
+from lpa_cwm.synth.video_flow import video_sources
 
 if TYPE_CHECKING:
     from lpa_cwm.simulator.clip import SimulatedPairs
@@ -46,8 +48,9 @@ PROCEDURAL = 0.05
 """Share of procedural pictures among photographs and frames of videos."""
 RECIPES = {"movi": "simulated", "hard": "simulated_hard"}
 """Names of the sources of simulated pairs, by the recipe of their scenes."""
-SHARES = (0.5, 0.35, 0.15)
-"""Of layered pairs, simulated pairs and natural video, if all are given."""
+SHARES = (0.4, 0.2, 0.3, 0.1)
+"""Of layered pairs, simulated pairs, natural video with flow and natural video without, if all are given."""
+PairKind = Literal["layered", "simulated", "video"]
 ALIGNED = 0.4
 """Probability that the crops of a pair are shifted against each other by its motion at a random point."""
 CENTERED = 0.9
@@ -105,26 +108,38 @@ class PairFolders:
         sources = {kind: ReversedFlow(pairs) for kind, pairs in zip(SIMULATED_KINDS, recipes, strict=True)}
         return sources, assets.objects + assets.panoramas + assets.photographs.files
 
+    def video_flow(self, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
+        """Sources of pairs of natural video, and the decoded clips they use."""
+        pairs = self.video_pairs(split)
+        if pairs is None:
+            raise InputError("Pairs of the kind video are made from videos; give a folder of videos with --natural.")
+        return video_sources(pairs), tuple(dict.fromkeys(shot.frames for shot in pairs.shots))
+
+    def flow_sources(self, kind: PairKind, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
+        """Sources of the pairs of a kind, and the files they use."""
+        known = {"layered": self.layered_flow, "simulated": self.simulated_flow, "video": self.video_flow}
+        return known[kind](split)
+
 
 def make_pairs(
     folders: PairFolders,
     out: Path,
-    kind: Literal["layered", "simulated"] = "layered",
+    kind: PairKind = "layered",
     split: Split = "train",
     pairs: int = 3000,
     shard: Shard | None = None,
 ) -> Iterator[Path]:
-    """Make pairs with exact backward flow in shards, as `lpa-cwm data pairs` does; shards that exist are kept.
+    """Make pairs with backward flow in shards, as `lpa-cwm data pairs` does; shards that exist are kept.
 
     Args:
         folders: What the pairs are made from.
         out: Folder of the shards.
-        kind: Layered or simulated scenes.
+        kind: Layered scenes, simulated scenes, or natural video with the flow that a round trip confirms.
         split: Which part of the pictures, videos and objects is used.
         pairs: Pairs in all.
         shard: Which part of the work is done; by default all.
     """
-    sources, files = folders.layered_flow(split) if kind == "layered" else folders.simulated_flow(split)
+    sources, files = folders.flow_sources(kind, split)
     content = f"{seed_of(*(path.name for path in files)):016x}"
     pin_settings(out / SETTINGS, {"kind": kind, "split": split, "files": content})
     yield from write_shards(out, sources, (shard or Shard()).of(-(-pairs // SHARD_PAIRS)))
@@ -148,8 +163,8 @@ class FlowBatch:
     """Backward flow at the centers of squares of four pixels."""
     visible: Bool[Tensor, "b h4 w4"]
     """Whether the source crop shows the point."""
-    known: Bool[Tensor, "b"]
-    """Whether the pair has flow at all; natural video has none."""
+    labeled: Bool[Tensor, "b h4 w4"]
+    """Where it is known what the source shows of the point; natural video without flow has no such place."""
 
     def to(self, device: str) -> "FlowBatch":
         """The same batch on a device."""
@@ -158,7 +173,7 @@ class FlowBatch:
 
 @dataclass(frozen=True, slots=True)
 class FlowCrop:
-    """Crops of one pair; `flow` and `visible` are zero for natural video."""
+    """Crops of one pair; `flow` is NaN where nothing is known."""
 
     source: UInt8[Tensor, "3 s s"]
     target: UInt8[Tensor, "3 s s"]
@@ -236,11 +251,11 @@ class FlowBatches:
     def of(
         cls, shards: PairShards, natural: PairSource | None, stages: Sequence[Stage], rank: int = 0
     ) -> "FlowBatches":
-        """Layered and simulated shards and natural video, each with its share."""
-        groups = [shards.of_kinds(*kinds) for kinds in (LAYERED_KINDS, SIMULATED_KINDS)]
+        """Shards of each kind and natural video without flow, each with its share."""
+        groups = [shards.of_kinds(*kinds) for kinds in (LAYERED_KINDS, SIMULATED_KINDS, VIDEO_KINDS)]
         kept = [(group, share) for group, share in zip(groups, SHARES, strict=False) if len(group)]
         if not kept:
-            expected = ", ".join((*LAYERED_KINDS, *SIMULATED_KINDS))
+            expected = ", ".join((*LAYERED_KINDS, *SIMULATED_KINDS, *VIDEO_KINDS))
             raise InputError(f"The shards are of the kinds {', '.join(shards.kinds())}; expected some of {expected}.")
         shares = [share for _, share in kept] + ([] if natural is None else [SHARES[-1]])
         return cls([group for group, _ in kept], natural, shares, stages, rank)
@@ -253,20 +268,20 @@ class FlowBatches:
     def __getitem__(self, step: int) -> FlowBatch:
         _, size, count = self.stage(step)
         examples = [self.example(step, place, size) for place in range(count)]
-        source, target, flow, visible = (torch.stack(parts) for parts in zip(*(e[:4] for e in examples), strict=True))
+        source, target, flow, visible = (torch.stack(parts) for parts in zip(*examples, strict=True))
         flow = rearrange(flow, "b d h w -> b h w d")
-        known = torch.tensor([example[4] for example in examples])
-        return FlowBatch(source, target, flow, visible & shows_origin(flow, size), known)
+        labeled = flow.isfinite().all(-1)
+        return FlowBatch(source, target, flow.nan_to_num(0), visible & shows_origin(flow, size), labeled)
 
-    def example(self, step: int, place: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, bool]:
-        """One pair of a batch: frames, flow, visibility, and whether they are known."""
+    def example(self, step: int, place: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One pair of a batch: frames, flow and visibility."""
         rng = numpy_rng("learned", "batch", self.seed, self.rank, step, place)
         group = int(rng.choice(len(self.shares), p=np.array(self.shares) / sum(self.shares)))
-        known = group < len(self.shards)
-        crop = self.sharded(group, size, rng) if known else self.unlabeled(size, rng)
+        sharded = group < len(self.shards)
+        crop = self.sharded(group, size, rng) if sharded else self.unlabeled(size, rng)
         crop = crop.augment(rng)
         source, target = unit_range(crop.source), unit_range(crop.target)
-        return source, jitter_exposure(target, rng) if known else target, crop.flow, crop.visible, known
+        return source, jitter_exposure(target, rng) if sharded else target, crop.flow, crop.visible
 
     def sharded(self, group: int, size: int, rng: np.random.Generator) -> FlowCrop:
         """A crop of a random pair of a group of shards."""
@@ -277,8 +292,8 @@ class FlowBatches:
         """A random pair of natural video."""
         assert self.natural is not None
         pair = self.natural.pair(int(rng.integers(2**40)), size)
-        none = torch.zeros(size // FLOW_STRIDE, size // FLOW_STRIDE)
-        return FlowCrop(pair.source, pair.target, none.expand(2, -1, -1), none.bool())
+        unknown = torch.full((2, size // FLOW_STRIDE, size // FLOW_STRIDE), torch.nan)
+        return FlowCrop(pair.source, pair.target, unknown, torch.zeros_like(unknown[0], dtype=torch.bool))
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Training of the learned world model: its losses, and the loop over generated pairs and natural video.
 
-Generated pairs have exact backward flow, which teaches matching, choice among matches, and motion. Natural video has
-none: there the colors of hidden patches are the teacher.
+Backward flow teaches matching, choice among matches, and motion. Generated pairs have it exactly, pairs of natural
+video where a round trip of optical flow closes. In natural video without flow the colors of hidden patches teach.
 """
 
 import math
@@ -73,7 +73,7 @@ def patch_flow(batch: FlowBatch) -> tuple[Float[Tensor, "b p 2"], Bool[Tensor, "
     quarters, visible = by_quarters(batch.flow), by_quarters(batch.visible).all(-1)
     flow = quarters.mean(2)
     rigid = (quarters - flow[:, :, None]).abs().amax((-2, -1)) < MAX_DEVIATION
-    return flow, visible & rigid & batch.known[:, None]
+    return flow, visible & rigid
 
 
 def match_loss(logits: Float[Tensor, "b p s"], batch: FlowBatch) -> tuple[Tensor, Tensor]:
@@ -109,8 +109,8 @@ def choice_loss(
     """
     flow, whole = patch_flow(batch)
     # A patch on a motion boundary has no right answer; of a patch that the source does not show, no match is right.
-    occluded = ~by_quarters(batch.visible).any(-1)
-    asked = (whole | occluded) & batch.known[:, None]
+    occluded = by_quarters(batch.labeled & ~batch.visible).all(-1)
+    asked = whole | occluded
     rows = visible.flatten(1)
     flow, whole, asked = take(flow, rows[:, None]), whole.gather(1, rows), asked.gather(1, rows)
     error, nearest = (offset - flow[:, :, None]).norm(dim=-1).min(-1)
@@ -127,8 +127,10 @@ def motion_loss(motions: Motions, hidden: Bool[Tensor, "b m p"], batch: FlowBatc
     Also returns the mean error of the motion with the largest weight.
     """
     masks = hidden.shape[1]
-    flow, visible = (by_quarters(values).repeat_interleave(masks, 0) for values in (batch.flow, batch.visible))
-    asked = (hidden & batch.known[:, None, None]).flatten(0, 1)[..., None].expand_as(visible)
+    flow, visible, labeled = (
+        by_quarters(values).repeat_interleave(masks, 0) for values in (batch.flow, batch.visible, batch.labeled)
+    )
+    asked = hidden.flatten(0, 1)[..., None] & labeled
     error = (at_quarters(motions) - flow[:, :, :, None]).square().sum(-1).add(1e-4).sqrt()
     scale = motions.scale[:, :, None]
     # A component's density falls exponentially with the error: exp(-r / s) / (2 pi s^2).
@@ -173,11 +175,11 @@ def world_loss(network: LearnedNetwork, batch: FlowBatch, hidden: Bool[Tensor, "
     choice, recall = choice_loss(scene.matches.offset, visible, reading.logit, batch)
     motion, error = motion_loss(reading.motions, hidden, batch)
     terms = {"match": match, "choice": choice, "motion": motion}
-    unknown = (~batch.known).nonzero()[:, 0]
+    unknown = (~batch.labeled.flatten(1).any(1)).nonzero()[:, 0]
     scale = dict.fromkeys(terms, 1.0)
     if len(unknown):
         terms["color"] = color_loss(reading.motions, hidden, batch, unknown)
-        scale["color"] = len(unknown) / len(batch.known)
+        scale["color"] = len(unknown) / len(batch.source)
     total = torch.stack([WEIGHTS[name] * scale[name] * value for name, value in terms.items()]).sum()
     logged = terms | {"match_accuracy": accuracy, "match_recall": recall, "motion_error": error}
     return StepLoss(total, {name: value.item() for name, value in logged.items()})
@@ -253,7 +255,7 @@ class WorldTrainer:
     def loss_of(self, network: LearnedNetwork, step: int, batch: FlowBatch) -> StepLoss:
         """Loss of a batch under the masks of its step."""
         patches = (batch.source.shape[-1] // PATCH) ** 2
-        hidden = training_masks(step, self.processes.rank, len(batch.known), self.masks, patches)
+        hidden = training_masks(step, self.processes.rank, len(batch.source), self.masks, patches)
         return world_loss(network, batch.to(self.device), hidden.to(self.device))
 
     def report(self, loop: TrainingLoop[LearnedNetwork]) -> LogRecord:
