@@ -99,7 +99,7 @@ def measure_page():
                 assert server.call("offer", [], tab)[0]
                 assert server.call("take_bundled", ["learned"], tab)[0]
                 assert server.call("fill_grid", [None, 0, False], tab)[0]
-                assert server.call("run", [None, ["lpa"], [], "learned", 2, False], tab)[0]
+                assert server.call("run", [None, ["lpa"], [], "learned", 2, False, "track"], tab)[0]
                 server.listen(f"/gradio_api/heartbeat/{tab}")
 
             use("first")
