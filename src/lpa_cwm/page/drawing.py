@@ -51,6 +51,8 @@ MAX_SIDE = 1920
 """Largest width and height of a video with several panels, in pixels."""
 TITLE_HEIGHT, GAP = 34, 8
 """Height of a panel's title and gap between panels, in pixels."""
+BEHIND: Color = (27, 30, 41)
+"""Color of titles' background and of gaps: quiet on a light and on a dark page."""
 
 
 def point_color(point: Point) -> Color:
@@ -153,10 +155,8 @@ def panel_columns(count: int, width: float, height: float) -> int:
 
 def title_panel(picture: Image.Image, title: str, size: tuple[int, int]) -> Image.Image:
     """A picture of some size below its title."""
-    panel = Image.new("RGB", (size[0], size[1] + TITLE_HEIGHT), "white")
-    ImageDraw.Draw(panel).text(
-        (4, TITLE_HEIGHT / 2), title, fill=(40, 44, 60), font=ImageFont.load_default(22), anchor="lm"
-    )
+    panel = Image.new("RGB", (size[0], size[1] + TITLE_HEIGHT), BEHIND)
+    ImageDraw.Draw(panel).text((8, TITLE_HEIGHT / 2), title, fill=WHITE, font=ImageFont.load_default(22), anchor="lm")
     panel.paste(picture.resize(size), (0, TITLE_HEIGHT))
     return panel
 
@@ -165,7 +165,7 @@ def join_panels(panels: Sequence[Image.Image], columns: int) -> Image.Image:
     """Pictures of one size in rows."""
     width, height = panels[0].size
     rows = math.ceil(len(panels) / columns)
-    whole = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), "white")
+    whole = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), BEHIND)
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         whole.paste(panel, (column * (width + GAP), row * (height + GAP)))
@@ -312,13 +312,13 @@ def answer_facts(question: Question, explained: Explanation, final: bool) -> str
     answer, count = explained.result, len(explained.weights)
     x, y = answer.xy[0].tolist()
     within = inside(answer.xy[0], question.clip.hw)
-    known = not answer.confidence.isnan().any()
-    confident = {"Confidence": f"{answer.confidence[0]:.0%}"} if known else {}
+    known, rule = not answer.confidence.isnan().any(), f" <small>{explained.rule}</small>"
+    confident = {"Confidence": f"{answer.confidence[0]:.0%}{rule}"} if known else {}
     rows = {
         "Position": f"{x:.1f}, {y:.1f} px" + ("" if within else " (outside)"),
         "Motion": f"{x - question.point.x:+.1f}, {y - question.point.y:+.1f} px",
         **confident,
-        "Strength": f"{answer.strength[0]:.3f} <small>{explained.rule}</small>",
+        "Strength": f"{answer.strength[0]:.3f}" + ("" if known else rule),
         "Visibility": f"× {explained.visibility:.2f} <small>factor of the strength</small>",
         "Spread": f"{answer.spread[0]:.1f} px",
         "Support": f"{answer.support[0]:.1f} <small>of {count} candidates</small>",
