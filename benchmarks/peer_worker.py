@@ -1,6 +1,6 @@
 """Official code of other trackers in a process of its own, for `peers.py`: with random weights, or with a checkpoint.
 
-`lpa_cwm/baselines/workers/serve.py` describes the messages. Accuracy is no matter here: queries and answers are not
+`lpa_cwm/baselines/worker_script.py` describes the messages. Accuracy is no matter here: queries and answers are not
 converted between the conventions for pixel centers.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from lpa_cwm.baselines.workers.serve import Setup
+    from lpa_cwm.baselines.worker_script import Setup
 
 Answer = Callable[[dict], dict]
 

@@ -64,7 +64,7 @@ SECONDS = re.compile(rb'("\w*seconds": )[\d.e+-]+')
 def import_all():
     """Import what commands import when they run, so that no kill is spent on that."""
     for module in pkgutil.walk_packages(lpa_cwm.__path__, "lpa_cwm."):
-        if not re.search(r"\.(page|workers|torchmetrics|__main__)\b", module.name):
+        if not re.search(r"\.(page|torchmetrics|__main__)\b", module.name):
             importlib.import_module(module.name)
 
 

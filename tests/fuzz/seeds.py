@@ -310,7 +310,7 @@ def stdin_clips(folder):
 
 
 def worker_answer(folder):
-    from lpa_cwm.baselines.workers.serve import send
+    from lpa_cwm.baselines.worker_script import send
 
     with (folder / "answer").open("wb") as file:
         send(file, {"tracks": np.zeros((3, 4, 2), "f4"), "visible": np.ones((3, 4), bool)})

@@ -19,7 +19,7 @@ from einops import rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from lpa_cwm.baselines.workers import serve
+from lpa_cwm.baselines import worker_script
 from lpa_cwm.errors import InputError
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
@@ -33,7 +33,7 @@ class ExternalRepo:
     """An external repository and how to run it."""
 
     method: str
-    """A method of `workers/methods.py`, or the path of a script without its suffix."""
+    """A method of `worker_script.py`, or the path of a script without its suffix."""
     checkout: Path
     checkpoint: Path
     python: str = sys.executable
@@ -46,7 +46,7 @@ class ExternalRepo:
         """Command line of the worker."""
         paths = ["--checkout", str(self.checkout.resolve()), "--checkpoint", str(self.checkpoint.resolve())]
         options = [part for key, value in self.options.items() for part in ("--option", f"{key}={value}")]
-        return [self.python, serve.__file__, self.method, *paths, "--device", self.device, *options]
+        return [self.python, worker_script.__file__, self.method, *paths, "--device", self.device, *options]
 
 
 class WorkerProcess:
@@ -97,8 +97,8 @@ def send_receive(process: subprocess.Popen[bytes], question: Arrays | None) -> A
     """Send a question, if any, and read one message; None if the worker has ended or the message is not valid."""
     try:
         if question is not None:
-            serve.send(cast(BinaryIO, process.stdin), question)
-        return serve.receive(cast(BinaryIO, process.stdout))
+            worker_script.send(cast(BinaryIO, process.stdin), question)
+        return worker_script.receive(cast(BinaryIO, process.stdout))
     except Exception:  # Any exception can come from unknown bytes.
         return None
 
@@ -143,7 +143,7 @@ class WorkerClient:
 
     def _start(self) -> WorkerProcess:
         running = WorkerProcess(self.repo)
-        if running.request(None).get("protocol") != serve.PROTOCOL:
+        if running.request(None).get("protocol") != worker_script.PROTOCOL:
             running.fail("speaks another protocol")
         return running
 

@@ -1,9 +1,20 @@
-"""Trackers and flow estimators from the checkouts of their authors; `serve.py` runs one of them.
+"""The program of a worker, run by the user's interpreter: the protocol, and four methods from their authors' checkouts.
+
+It needs numpy and torch, runs under Python 3.8 and imports nothing of this package.
 
 CoTracker3 (Karaev et al. 2024, arXiv:2410.11831): offline predictor with its own visibility.
 DODUO (Jiang et al. 2023, arXiv:2309.15110): dense correspondence of frame pairs, as flow.
 GMRW (Shrivastava & Owens 2024, arXiv:2409.16288): adjacent frames chained by its own utility.
 SEA-RAFT (Wang et al. 2024, arXiv:2405.14793): flow of frame pairs.
+
+A message is a length (eight bytes, little endian) followed by an `.npz` archive of that length. The worker sends
+`protocol` when its network is loaded. After that every question gets one answer, until the pipe is closed:
+
+    video uint8 [t h w 3], queries float32 [n 3] (t, x, y)  ->  tracks float32 [n t 2] (x, y), visible bool [n t]
+    before uint8 [b h w 3], after uint8 [b h w 3]           ->  flow float32 [b 2 h w] (dx, dy)
+
+Points are in pixels of the video, with pixel centers at +0.5. A worker whose code fails exits; the parent process reads
+the reason from standard error.
 """
 
 from __future__ import annotations
@@ -11,19 +22,67 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import io
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-if TYPE_CHECKING:
-    from lpa_cwm.baselines.workers.serve import Setup
+PROTOCOL = 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Paths of the code and its weights, device and options."""
+
+    checkout: str
+    checkpoint: str
+    device: str
+    options: dict[str, str]
+
+    def read(self) -> Any:
+        """Load the checkpoint's tensors and plain options; code in it is not executed."""
+        if hasattr(torch.serialization, "add_safe_globals"):
+            torch.serialization.add_safe_globals([argparse.Namespace])
+        return torch.load(self.checkpoint, map_location="cpu", weights_only=True)
+
+
+def send(stream: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
+    """Write one message."""
+    archive = io.BytesIO()
+    np.savez(archive, **arrays)  # pyright: ignore[reportArgumentType]
+    stream.write(struct.pack("<Q", archive.tell()))
+    stream.write(archive.getbuffer())
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> dict[str, np.ndarray] | None:
+    """Read one message; None at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        return None
+    (length,) = struct.unpack("<Q", header)
+    content = stream.read(length)
+    if len(content) < length:
+        return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Take the pipes to the parent; the external code prints to standard error and reads an empty input."""
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return questions, answers
 
 
 def load_cotracker3(setup: Setup) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
@@ -241,3 +300,52 @@ def scaled_flow(
     if settings.scale:
         found = F.interpolate(found, size=size, mode="bilinear", align_corners=False) * 0.5**settings.scale
     return found
+
+
+def loader(name: str) -> Callable[[Setup], Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]:
+    """`load_NAME` of this file, or `load` of a script; this folder must not shadow the checkout's modules."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
+    if os.path.basename(name) == name:
+        return globals()["load_" + name]
+    spec = importlib.util.spec_from_file_location("worker_" + name, name + ".py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load
+
+
+def best_device() -> str:
+    """The GPU if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def parse_setup() -> tuple[str, Setup]:
+    """The method and its setup, from the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("method")
+    for name in ("checkout", "checkpoint", "device"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--option", action="append", default=[])
+    given = parser.parse_args()
+    device = best_device() if given.device == "auto" else given.device
+    options = dict(option.split("=", 1) for option in given.option)
+    return given.method, Setup(given.checkout, given.checkpoint, device, options)
+
+
+def main() -> None:
+    """Load one method and answer until the pipe is closed."""
+    questions, answers = private_streams()
+    method, setup = parse_setup()
+    answer = loader(method)(setup)
+    send(answers, {"protocol": np.array(PROTOCOL)})
+    while True:
+        question = receive(questions)
+        if question is None:
+            return
+        send(answers, answer(question))
+
+
+if __name__ == "__main__":
+    main()
