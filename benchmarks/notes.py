@@ -22,9 +22,8 @@ from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import PAPER, Selection
 from lpa_cwm.decode import localize
-from lpa_cwm.evaluation.compare import compare
+from lpa_cwm.evaluation.compare import choose_queries, compare, open_pairs
 from lpa_cwm.evaluation.predict import Method
-from lpa_cwm.evaluation.sweep import choose_queries, open_pairs
 from lpa_cwm.geometry import rescale
 from lpa_cwm.masks import hide, neighborhood, random_masks
 from lpa_cwm.metrics import difference, summarize

@@ -20,8 +20,8 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.masks import random_masks
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip
-from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor, TokenLayout
-from lpa_cwm.worlds.opt_cwm.world import OptCwm
+from lpa_cwm.worlds.opt_cwm import OptCwm
+from lpa_cwm.worlds.opt_cwm_networks import Architecture, PerturbationGenerator, Predictor, TokenLayout
 
 SIZE, PATCHES, MASKS = 256, 1024, 10
 

@@ -10,8 +10,8 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.registry import bundled_clip
 from lpa_cwm.types import Clip, Grid
-from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
-from lpa_cwm.worlds.opt_cwm.world import OptCwm
+from lpa_cwm.worlds.opt_cwm import OptCwm
+from lpa_cwm.worlds.opt_cwm_networks import Architecture, PerturbationGenerator, Predictor
 
 GIGABYTE = 2**30
 

@@ -22,14 +22,7 @@ from lpa_cwm.registry import load_world
 from lpa_cwm.responses import Responses
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Clip, Queries
-from lpa_cwm.worlds.opt_cwm.networks import (
-    Architecture,
-    PerturbationGenerator,
-    Predictor,
-    gaussian_perturbation,
-    paste,
-)
-from lpa_cwm.worlds.opt_cwm.world import (
+from lpa_cwm.worlds.opt_cwm import (
     PUBLISHED,
     OptCwm,
     UnusedKeys,
@@ -38,6 +31,13 @@ from lpa_cwm.worlds.opt_cwm.world import (
     load_published,
     resize_positions,
     save_converted,
+)
+from lpa_cwm.worlds.opt_cwm_networks import (
+    Architecture,
+    PerturbationGenerator,
+    Predictor,
+    gaussian_perturbation,
+    paste,
 )
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ import torch
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation import sweep as sweep_module
-from lpa_cwm.evaluation.sweep import (
+from lpa_cwm.evaluation import compare as compare_module
+from lpa_cwm.evaluation.compare import (
     MASKS,
     PASSES,
     choose_queries,
@@ -79,10 +79,10 @@ def test_records_of_movi_f_are_swept(tmp_path):
 def test_the_time_of_a_query_has_the_encoding_of_its_frames_and_not_their_preparation(monkeypatch):
     """The paper's protocol: factual prediction to endpoint; without input, output and what comes before the model."""
     happened, one = [], tracker()
-    describe, resize = ToyWorld.describe, sweep_module.crop_resize
+    describe, resize = ToyWorld.describe, compare_module.crop_resize
     monkeypatch.setattr(ToyWorld, "describe", lambda self, frame: happened.append("encode") or describe(self, frame))
-    monkeypatch.setattr(sweep_module, "crop_resize", lambda *given: happened.append("resize") or resize(*given))
-    monkeypatch.setattr(sweep_module.time, "perf_counter", lambda: happened.append("clock") or 0.0)
+    monkeypatch.setattr(compare_module, "crop_resize", lambda *given: happened.append("resize") or resize(*given))
+    monkeypatch.setattr(compare_module.time, "perf_counter", lambda: happened.append("clock") or 0.0)
     list(errors_and_times(one, next(OnePair().pairs_of(0))))
     assert happened == ["resize"] * 2 + ["clock", "encode", "encode", "clock"] * 2
 

@@ -8,11 +8,11 @@ import torch
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.cost import estimate_cost
 from lpa_cwm.errors import InputError
 from lpa_cwm.registry import load
 from lpa_cwm.tracker import CwmTracker, track_many
 from lpa_cwm.types import Clip, Grid, Judgement, Queries
+from lpa_cwm.video_tracking import estimate_cost
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
 SIZE = 64

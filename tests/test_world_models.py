@@ -5,14 +5,13 @@ import torch
 
 from lpa_cwm.geometry import unit_range
 from lpa_cwm.masks import mask_pixels, random_masks
-from lpa_cwm.protocols import WorldModel
+from lpa_cwm.protocols import PerturbedPredictor, WorldModel
 from lpa_cwm.registry import load_world
 from lpa_cwm.responses import to_dense
 from lpa_cwm.worlds.learned.network import LearnedNetwork
 from lpa_cwm.worlds.learned.world import LearnedWorld
-from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor
-from lpa_cwm.worlds.opt_cwm.world import OptCwm
-from lpa_cwm.worlds.perturbed import PerturbedPredictor
+from lpa_cwm.worlds.opt_cwm import OptCwm
+from lpa_cwm.worlds.opt_cwm_networks import Architecture, PerturbationGenerator, Predictor
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
 
 SIZE, PATCH = 64, 8

@@ -189,7 +189,7 @@ def _learned_total() -> "WorldModel":
 
 
 def _opt_cwm(size: int) -> "WorldModel":
-    from lpa_cwm.worlds.opt_cwm.world import load_folder
+    from lpa_cwm.worlds.opt_cwm import load_folder
 
     return load_folder(cache_dir() / "opt-cwm", size)
 

@@ -106,14 +106,14 @@ def score_model(path):
 
 
 def opt_cwm(path):
-    from lpa_cwm.worlds.opt_cwm.world import load_converted
+    from lpa_cwm.worlds.opt_cwm import load_converted
 
     load_converted(path)
 
 
 def opt_cwm_published(path):
-    from lpa_cwm.worlds.opt_cwm.networks import Architecture
-    from lpa_cwm.worlds.opt_cwm.world import load_published
+    from lpa_cwm.worlds.opt_cwm import load_published
+    from lpa_cwm.worlds.opt_cwm_networks import Architecture
 
     architecture = Architecture(size=16, dim=12, depth=1, heads=3)
     load_published(path.parent / "base.pt", path.parent / "generator.pt", architecture)

@@ -136,8 +136,8 @@ def bundled(name):
 
 
 def tiny_opt_cwm():
-    from lpa_cwm.worlds.opt_cwm.networks import Architecture
-    from lpa_cwm.worlds.opt_cwm.world import build_meta
+    from lpa_cwm.worlds.opt_cwm import build_meta
+    from lpa_cwm.worlds.opt_cwm_networks import Architecture
 
     world = build_meta(Architecture(size=16, dim=12, depth=1, heads=3)).to_empty(device="cpu")
     for parameter in world.state_dict().values():
@@ -146,7 +146,7 @@ def tiny_opt_cwm():
 
 
 def opt_cwm(folder):
-    from lpa_cwm.worlds.opt_cwm.world import save_converted
+    from lpa_cwm.worlds.opt_cwm import save_converted
 
     return [save_converted(tiny_opt_cwm(), folder / "opt_cwm.safetensors")]
 
@@ -164,7 +164,7 @@ PUBLISHED_NAMES = (
 
 def opt_cwm_published(folder):
     """A tiny predictor and generator under the published names, in one file."""
-    from lpa_cwm.worlds.opt_cwm.world import GENERATOR_PREFIX
+    from lpa_cwm.worlds.opt_cwm import GENERATOR_PREFIX
 
     world = tiny_opt_cwm()
     ours, state = world.predictor.state_dict(), {}

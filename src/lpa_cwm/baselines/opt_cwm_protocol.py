@@ -23,7 +23,7 @@ from lpa_cwm.protocols import WorldModel
 from lpa_cwm.responses import argmax_xy, dense_magnitude, to_dense
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
-from lpa_cwm.worlds.opt_cwm.world import PUBLISHED, PUBLISHED_GENERATOR, load_folder
+from lpa_cwm.worlds.opt_cwm import PUBLISHED, PUBLISHED_GENERATOR, load_folder
 
 OFFICIAL = TrackerConfig(passes=4, windows=0, reduce="sum", mask_sharing="query", reevaluation="query", reveal="raster")
 """The published evaluation: ten masks, four zooms, nothing shared between queries."""

@@ -205,7 +205,7 @@ class Convert:
 
     def run(self) -> None:
         """Convert, and say what was left out."""
-        from lpa_cwm.worlds.opt_cwm.world import convert
+        from lpa_cwm.worlds.opt_cwm import convert
 
         path, unused = convert(self.size, self.folder, self.out)
         print(f"not used: {unused}")

@@ -248,7 +248,7 @@ class Sweep(JsonOption):
 
     def run(self) -> None:
         """Print a row per setting as it is measured."""
-        from lpa_cwm.evaluation.sweep import sweep
+        from lpa_cwm.evaluation.compare import sweep
 
         cells = sweep(
             self.dataset,

@@ -220,7 +220,7 @@ minutes at the first frames."""
 
     def print_cost(self, tracker: "Tracker", job: "VideoJob") -> None:
         """What a clip would cost."""
-        from lpa_cwm.cost import estimate_cost
+        from lpa_cwm.video_tracking import estimate_cost
 
         cost = estimate_cost(tracker, job.clip, job.queries)
         print(json.dumps(asdict(cost)) if self.json else cost.text())

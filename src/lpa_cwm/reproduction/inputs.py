@@ -12,9 +12,8 @@ from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.config import ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
 from lpa_cwm.datasets.tapvid import has_clips, holds_tracks, track_tables
 from lpa_cwm.errors import InputError
-from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare
+from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare, open_pairs, sweep
 from lpa_cwm.evaluation.predict import Method, open_dataset
-from lpa_cwm.evaluation.sweep import open_pairs, sweep
 from lpa_cwm.files import data_files, pin_settings
 from lpa_cwm.jobs import progress
 from lpa_cwm.protocols import Dataset

@@ -11,7 +11,6 @@ import torch
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
-from lpa_cwm.cost import estimate_cost
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.audit import audit, audit_figure
 from lpa_cwm.explain import Explanation, explain
@@ -24,6 +23,7 @@ from lpa_cwm.reproduction import figures, tables
 from lpa_cwm.reproduction.inputs import DATASETS, LOCALIZATION, PUBLISHED, PaperRun
 from lpa_cwm.types import Queries
 from lpa_cwm.validation import read_json, reading, structure
+from lpa_cwm.video_tracking import estimate_cost
 
 MAIN_CASES, FURTHER_CASES = 4, 14
 """Cases of Figure 4 and of Figure F.1."""

@@ -13,12 +13,12 @@ from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import HW, constant
 from lpa_cwm.io.safe_load import load_weights
 from lpa_cwm.masks import mask_pixels
+from lpa_cwm.protocols import PerturbedPredictor
 from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
 from lpa_cwm.worlds.learned.matching import PATCH, Description
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import RadialBump, render, splat, splat_pairs
-from lpa_cwm.worlds.perturbed import PerturbedPredictor
 
 FILE = "world-learned.safetensors"
 CALIBRATION = Calibration(

@@ -23,7 +23,7 @@ from lpa_cwm.files import atomic_write, cache_dir
 from lpa_cwm.geometry import index_of
 from lpa_cwm.io.safe_load import check_state_dict, load_safetensors, load_state_dict
 from lpa_cwm.validation import parse_json, reading, structure
-from lpa_cwm.worlds.opt_cwm.networks import Architecture, PerturbationGenerator, Predictor, TokenLayout, paste
+from lpa_cwm.worlds.opt_cwm_networks import Architecture, PerturbationGenerator, Predictor, TokenLayout, paste
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
