@@ -79,7 +79,7 @@ def test_what_has_no_networks_is_refused():
         lc.load("uniform", "toy", accelerate=["bfloat16"])
     with pytest.raises(lc.InputError, match="does not take accelerate"):
         lc.load("static", accelerate=["compile"])
-    with pytest.raises(lc.InputError, match="'half' is no acceleration"):
+    with pytest.raises(lc.InputError, match="'half' is not a known acceleration"):
         lc.load("lpa", accelerate=["half"])
 
 

@@ -66,7 +66,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(server, tmp_path):
     handler.most = 500_000
     path = tmp_path / "file.bin"
     for _ in range(2):
-        with pytest.raises(InputError, match="again to go on"):
+        with pytest.raises(InputError, match="again to resume"):
             download(f"{address}/file.bin", path, SHA256)
         assert not path.exists()
     download(f"{address}/file.bin", path, SHA256)

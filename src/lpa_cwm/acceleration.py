@@ -1,4 +1,4 @@
-"""What makes a GPU fast: as many queries at once as its memory holds, half precision, and compiled networks."""
+"""Acceleration on GPUs: batch size from the free memory, half precision, compiled networks."""
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
@@ -12,20 +12,20 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 
 Acceleration = Literal["bfloat16", "compile"]
-"""Half precision of the networks, which moves answers by a fraction of a pixel; or their compilation."""
+"""Networks in half precision, which moves endpoints by a fraction of a pixel; or compiled networks."""
 MOST_QUERIES = 4096
-"""At once; more gain nothing."""
+"""Largest batch of queries; larger ones are not faster."""
 MEMORY_SHARE = 0.5
-"""Of the free memory, for the responses of the queries of one batch."""
+"""Share of the free memory for the responses of one batch of queries."""
 TEMPORARIES = 5
-"""Tensors of the size of dense responses that exist at the same time."""
+"""Number of tensors of the size of dense responses that exist at the same time."""
 
 
 def queries_at_once(config: TrackerConfig, size: int, device: str) -> int:
-    """Queries whose responses fit into the free memory of a CUDA device, even if the world model's are dense.
+    """Number of queries whose responses, taken as dense, fit into the free memory of a CUDA device.
 
     Args:
-        config: Settings; they say how many responses a query has.
+        config: Settings, which determine the number of responses per query.
         size: Side of the world model's frames in pixels.
         device: The CUDA device.
     """
@@ -36,9 +36,9 @@ def queries_at_once(config: TrackerConfig, size: int, device: str) -> int:
 
 
 def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]) -> None:
-    """Let the networks of a world model and an adjudicator compute in half precision, or compile them, in place.
+    """Run the networks of a world model and an adjudicator in half precision, or compile them, in place.
 
-    A part names them in `networks`: those whose arithmetic bears rounding. Everything else stays in float32.
+    A part lists in `networks` those that tolerate rounding. Everything else stays in float32.
 
     Args:
         parts: World model and adjudicator.
@@ -47,8 +47,9 @@ def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]
     """
     if not ways:
         return
-    if unknown := sorted(set(ways) - set(get_args(Acceleration))):
-        raise InputError(f"{unknown[0]!r} is no acceleration; choose of {', '.join(get_args(Acceleration))}.")
+    known = get_args(Acceleration)
+    if unknown := sorted(set(ways) - set(known)):
+        raise InputError(f"{unknown[0]!r} is not a known acceleration; choose among {', '.join(known)}.")
     networks = [network for part in parts for network in getattr(part, "networks", ())]
     if not networks:
         raise InputError(
@@ -63,7 +64,7 @@ def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]
 
 
 def in_bfloat16(forward: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """The same function under autocast, its results in float32."""
+    """The same function under autocast, with results in float32."""
 
     @wraps(forward)
     def lower(*given: Any, **named: Any) -> Any:
@@ -75,5 +76,5 @@ def in_bfloat16(forward: Callable[..., Any], device_type: str) -> Callable[..., 
 
 
 def compile_network(network: nn.Module) -> None:
-    """Compile for any number of queries."""
+    """Compile a network for any number of queries."""
     network.compile(dynamic=True)

@@ -15,7 +15,7 @@ from lpa_cwm.errors import InputError
 Item = TypeVar("Item")
 ADJUDICATORS = ("uniform", "apa", "lpa")
 WORLD, ADJUDICATOR = "learned", "lpa"
-"""What every command uses unless told otherwise."""
+"""Defaults of all commands."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Calibration:
     visible: tuple[float, ...]
     """Weights of the evidence, then the bias: whether the point can be seen."""
     found: tuple[float, ...]
-    """The same: whether it can be seen and was found."""
+    """The same: whether the point is visible and found."""
     threshold: float = 0.5
     """A point counts as visible from this mean of both probabilities on."""
 
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """How responses become a point. The defaults are the paper's where nothing else is said.
+    """How responses become a point. The defaults are the paper's unless stated otherwise.
 
     Every world model has `defaults` of its own, which `load` uses unless a setting is given.
 
@@ -44,21 +44,21 @@ class TrackerConfig:
     masks: int = 10
     """Masks, and so candidate responses, per query and target (M)."""
     gaps: tuple[int, ...] = ()
-    """Frames between a target and further sources of candidates, besides the query's frame; none is the paper."""
+    """Distances in frames from a target to further source frames besides the query's; the paper has none."""
     gap_masks: int = 5
-    """Masks per further source."""
+    """Masks per further source frame."""
     passes: int = 1
     """Re-evaluations after the first localization (R)."""
     windows: int = 2
-    """Gaussian windows applied to the response distribution before its maximum is taken; 0 takes it at once."""
+    """Number of Gaussian windows on the response distribution before its maximum is taken."""
     reduce: Literal["mean", "sum"] = "mean"
     """Channel reduction of the localization map: the paper's mean, or the official code's sum."""
     sharpness: float = 200.0
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: float = 0.05
-    """Response strength from which a point counts as visible, if there is no calibration."""
+    """Least response strength of a visible point, if there is no calibration."""
     calibration: Calibration | None = None
-    """Calibrated confidence, which then also decides what is visible; the paper has none."""
+    """Calibrated confidence, which then also decides visibility; the paper has none."""
     strength: Literal["judged", "mean"] = "judged"
     """Response strength of the first pass: by the adjudicator's weights and visibility factor, or the paper's mean."""
     zoom: float = 0.75
@@ -70,12 +70,12 @@ class TrackerConfig:
     reveal: Literal["random", "raster"] = "random"
     """Which hidden patches a re-evaluation mask reveals in exchange: random ones, or the first ones as official."""
     subpixel: bool = True
-    """Refine the endpoint between pixels by parabolas through the peak; the paper answers with a pixel center."""
+    """Refine the endpoint by parabolas through the peak; in the paper it is a pixel center."""
     batch: int = 16
     """Queries whose responses are in memory at once."""
 
     def __post_init__(self) -> None:
-        """Refuse values with which nothing can be tracked."""
+        """Refuse impossible values."""
         whole = {"masks": 1, "gap_masks": 1, "passes": 0, "windows": 0, "batch": 1}
         for name, least in whole.items():
             value = getattr(self, name)
@@ -87,7 +87,7 @@ class TrackerConfig:
             raise InputError(f"gaps is {self.gaps!r}; expected whole numbers from 1 on, as in (1, 4).")
 
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
-        """With other settings.
+        """The configuration with other settings.
 
         A threshold of response strength replaces the calibrated rule of visibility. So does a re-evaluation that is not
         in native crops, because the calibration reads responses there.
@@ -196,7 +196,7 @@ PAPER = Preset(
         "rate": 3e-4,
         "interaction": True,
         "visual": True,
-        # The rest of the recipe is ours alone.
+        # The other settings are not in the paper.
         "clip": math.inf,
         "visibility_head": False,
         "path": False,

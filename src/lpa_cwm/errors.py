@@ -1,4 +1,4 @@
-"""What goes wrong because of what the user gave, said in one sentence."""
+"""Errors that the user's input causes, each explained in one sentence."""
 
 import importlib
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""One query and one target with everything in between, as values and as a figure.
+"""One query and one target with all intermediate results, as values and as a figure.
 
 What each mask answered, the response distributions, and why one answer was believed.
 """
@@ -61,10 +61,10 @@ class Explanation:
     end: Float[Tensor, "2"]
     """Final endpoint."""
     rule: str
-    """From which value the point counts as visible."""
+    """Threshold of the visibility rule."""
 
     def name(self, candidate: int) -> str:
-        """Which mask a candidate is of, and from which frame it comes.
+        """Mask number and source frame of a candidate.
 
         Args:
             candidate: Number of the candidate.
@@ -185,7 +185,7 @@ def explanation(
 
 
 def visibility_rule(config: TrackerConfig) -> str:
-    """When a point counts as visible, in words."""
+    """The visibility rule in words."""
     if config.calibration is None:
         return f"visible from a strength of {config.visibility_threshold:g}"
     return f"visible from a mean probability of {config.calibration.threshold:.0%}"

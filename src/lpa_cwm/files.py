@@ -1,4 +1,4 @@
-"""Where files go, atomic writing, and folders that hold files of one kind of settings."""
+"""Atomic writing, folders with pinned settings, locks, and paths of cache and bundled files."""
 
 import errno
 import fcntl
@@ -188,7 +188,7 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold a file for this process; another that asks for it meanwhile is refused. The lock ends with the process.
+    """Lock a file for this process; other processes are refused. The lock ends with the process.
 
     It also ends if this process opens and closes the file again; processes that this one starts do not inherit it.
     """
@@ -277,11 +277,11 @@ def _changes(old: Any, new: Any, name: str) -> Iterator[str]:
 
 
 def cache_dir() -> Path:
-    """Fetched files live here; `LPA_CWM_CACHE` moves it."""
+    """Folder of downloaded files, which `LPA_CWM_CACHE` overrides."""
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lpa-cwm"
     return Path(os.environ.get("LPA_CWM_CACHE", default))
 
 
 def bundled_weights(name: str) -> Path:
-    """A weight file that ships inside the package."""
+    """A weight file of the package."""
     return Path(__file__).parent / "weights" / name

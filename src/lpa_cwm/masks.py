@@ -83,7 +83,7 @@ class MaskPlan:
     used: Bool[Tensor, "n k"]
 
     def groups(self) -> Iterator[tuple[Int[Tensor, "masks"], Int[Tensor, "users"]]]:
-        """Masks that have the same users, with these users: each mask is predicted once for all of them."""
+        """Groups of masks and of the queries that use them: each mask is predicted once for all its queries."""
         columns, member = torch.unique(self.used.T, dim=0, return_inverse=True)
         for group, column in enumerate(columns):
             if column.any():

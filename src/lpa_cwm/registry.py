@@ -28,7 +28,7 @@ class Entry:
     weights: tuple[str, ...] = ()
     """Bundled files that its answers depend on."""
     version: str = ""
-    """Changed whenever the same weights come to give other answers: results are kept apart by it."""
+    """Changed when the same weights give other results, so that runs of both versions are kept apart."""
     missing: Callable[[], str | None] = lambda: None
     """What is needed to run it here, as a sentence."""
 
@@ -253,7 +253,7 @@ GALLERY = {"bodies": DEMO_CLIP} | {name: DEMO_CLIP.with_name(f"{name}.mp4") for 
 
 
 def bundled_clip(world: str) -> "Clip":
-    """A clip to try things on; the toy world understands only its own."""
+    """The bundled clip; the toy world needs a clip of its own."""
     from lpa_cwm.io.video import read
     from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 

@@ -74,7 +74,7 @@ class CwmTracker:
     def stream(
         self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
     ) -> Iterator[FrameEstimate]:
-        """Estimates frame by frame while the frames come in, with memory that does not grow.
+        """Estimates frame by frame while the frames arrive, in constant memory.
 
         Args:
             frames: Frames as they arrive.
@@ -87,7 +87,7 @@ class CwmTracker:
             yield online.step(frame)[ONLY]
 
     def online(self, name: str) -> OnlineTracker:
-        """Tracks points of the video of this name while its frames come in.
+        """Tracks points of the video of this name while its frames arrive.
 
         Args:
             name: Identity of the video; it fixes the masks.
@@ -179,7 +179,7 @@ def step_through(
     quiet: bool,
     on_frame: Callable[[int], None],
 ) -> None:
-    """Append the estimates of one frame after the other; before the first query's frame nothing is anywhere."""
+    """Append the estimates of one frame after the other; frames before the first query are empty."""
     online.time = int(queries.frame.min())
     give(online, queries)
     for table in tables.values():

@@ -17,14 +17,14 @@ from lpa_cwm.geometry import HW, pixel_centers, rescale
 from lpa_cwm.responses import Responses, join_masks
 
 PATH_NAMES = ("log2_gap", "source_belief", "source_given", "log_step", "log2_age")
-"""What a candidate knows of its path through time: frames between source and target; how far the point's place in the
-source is believed (its response strength in units of the visibility threshold; 1 if it was given); whether it was
-given; pixels from where the point was last believed visible; and frames since then."""
+"""Statistics of a candidate's path through time: frames between source and target; reliability of the point's position
+in the source (response strength in units of the visibility threshold; 1 if the position was given); whether it was
+given; distance in pixels from the point's last visible position; and frames since then."""
 
 
 @runtime_checkable
 class Frames(Protocol):
-    """Frames by number, as uint8 [3 h w]; a tensor [t 3 h w] is one, a file decoded on demand another."""
+    """Frames by number, as uint8 [3 h w]: a tensor [t 3 h w], or a file that is decoded on demand."""
 
     def __len__(self) -> int: ...
 
@@ -129,7 +129,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """Where each point is in each frame and whether it can be seen; NaN and hidden before its query.
+    """Position and visibility of each point in each frame; NaN and hidden before its query.
 
     Examples:
         >>> tracks = Tracks(torch.rand(3, 5, 2), torch.ones(3, 5, dtype=torch.bool))
@@ -140,13 +140,13 @@ class Tracks:
     """
 
     xy: Float[Tensor, "n t 2"]
-    """Positions in the clip's pixels; a hidden point has its best guess."""
+    """Positions in the clip's pixels; that of a hidden point is a guess."""
     visible: Bool[Tensor, "n t"]
-    """Whether the point can be seen."""
+    """Whether the point is visible."""
     strength: Float[Tensor, "n t"] | None = None
     """Response strength of the final pass: the visibility rule compares it with a threshold."""
     support: Float[Tensor, "n t"] | None = None
-    """Effective number of candidates that were believed, exp of the weights' entropy."""
+    """Effective number of candidates, exp of the entropy of the weights."""
     spread: Float[Tensor, "n t"] | None = None
     """Root-mean-square spread of the final response distribution, in the clip's pixels."""
     confidence: Float[Tensor, "n t"] | None = None
@@ -307,20 +307,18 @@ class Candidates:
     strength: Float[Tensor, "n m"]
     """The largest magnitude."""
     path: Float[Tensor, "n m 3"] | None = None
-    """The first three of `PATH_NAMES`, where it is known how the source was reached."""
+    """The first three of `PATH_NAMES`, if they are known."""
     last_xy: Float[Tensor, "n 2"] | None = None
-    """Where each point was last believed visible, in working pixels."""
+    """Last visible position of each point, in working pixels."""
     age: Float[Tensor, "n"] | None = None
     """Frames since then."""
 
     def by_path(self, gap: int, belief: Float[Tensor, "n"] | None = None) -> "Candidates":
-        """The same with what is known of their source: frames to the target, and belief in the point's place there.
-
-        Without a belief the position was given.
+        """The same candidates with the path to their source: its distance in frames, and its reliability.
 
         Args:
             gap: Frames between the source and the target.
-            belief: How far each point's place in the source is believed; None if it was given.
+            belief: Reliability of each point's position in the source; None if the position was given.
         """
         given = torch.ones_like(self.strength) if belief is None else torch.zeros_like(self.strength)
         trust = given if belief is None else belief[:, None].expand_as(given)

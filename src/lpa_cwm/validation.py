@@ -18,7 +18,7 @@ from urllib.parse import quote
 from lpa_cwm.errors import InputError
 
 if TYPE_CHECKING:
-    # Imported where arrays are read: the command line's help needs none.
+    # Imported where arrays are read, because the command line's help needs no numpy.
     from numpy import ndarray
 
 MOST_TEXT = 32 << 20
@@ -32,7 +32,7 @@ MOST_PIXELS = 40_000_000
 MOST_NAME = 240
 """Bytes of a name in the percent-encoding of file names, which have at most 255."""
 WHOLE = 2**63
-"""Whole numbers of files are smaller."""
+"""Bound of whole numbers in files."""
 
 
 @contextmanager

@@ -153,7 +153,7 @@ class VideoJob:
     style: OverlayStyle = field(default_factory=OverlayStyle)
 
     def source(self) -> TrackSource:
-        """What files say about the clip."""
+        """The video of the tracks, for files."""
         return TrackSource(list(self.numbers), self.fps, self.clip.hw, self.clip.name, self.track_ids)
 
     def write(self, tracks: Tracks) -> list[Path]:
@@ -299,7 +299,7 @@ class StreamJob:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a job takes."""
+    """Cost of a tracking job."""
 
     points: int
     frames: int

@@ -31,7 +31,7 @@ from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
 BATCH_PIXELS = 4 * 1920 * 1080
-"""Pixels of the target frames of one call: frames and flows of larger batches would need gigabytes."""
+"""Maximum number of target pixels per call; larger batches would need gigabytes."""
 Flow = Callable[[UInt8[Tensor, "b 3 h w"], UInt8[Tensor, "b 3 h w"]], Float[Tensor, "b 2 h w"]]
 """Optical flow (dx, dy) in pixels from each frame of one batch to the same frame of another."""
 
@@ -75,7 +75,7 @@ class RangeMapOcclusion:
     """Range-map occlusion (Wang et al. 2018), used by SMURF: pixels that the backward flow never reaches are hidden."""
 
     limit: float = 0.5
-    """Occlusion from which a point is hidden."""
+    """Least occlusion of a hidden point."""
 
     def __call__(
         self,

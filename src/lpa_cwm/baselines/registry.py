@@ -83,7 +83,7 @@ class Source(Protocol):
 
     @property
     def identity(self) -> Callable[..., dict[str, Any]]:
-        """What decides its predictions besides its name; weights by their hash."""
+        """What determines its predictions besides its name; weights by their hash."""
         ...
 
 
@@ -106,7 +106,7 @@ class BuiltIn:
         return self.tracker
 
     def identity(self) -> dict[str, Any]:
-        """The name is enough."""
+        """Nothing but the name."""
         return {}
 
 
@@ -275,7 +275,7 @@ class Baseline:
         return self.source.load(**self.given | given)
 
     def identity(self, **given: Any) -> dict[str, Any]:
-        """What decides its predictions besides its name; weights by their hash."""
+        """What determines its predictions besides its name; weights by their hash."""
         return self.source.identity(**self.given | given)
 
 

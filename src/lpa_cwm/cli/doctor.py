@@ -24,7 +24,7 @@ STORE = "https://storage.googleapis.com/dm-tapnet"
 
 
 class Benchmark(NamedTuple):
-    """A published data set: names its files have, and the command that brings them."""
+    """A published data set: pattern of its file names, and the command that downloads it."""
 
     pattern: str
     remedy: str
@@ -48,7 +48,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for."""
+    """Result of one check."""
 
     section: str
     name: str
@@ -56,24 +56,24 @@ class Finding:
     what: str
     """What was found."""
     remedy: str | None = None
-    """What to type, or to do, if something should be changed."""
+    """Command or action that repairs it."""
     needed: bool = False
-    """Whether the default command cannot do without it."""
+    """Whether the default command needs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(JsonOption):
-    """Check the installation: decode a clip, track a pair, find weights and data, say how to get the rest."""
+    """Check the installation: decode a clip, track a pair, find weights and data, say how to get what is missing."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm doctor --data data"
     data: tuple[InPath, ...] = (Path("."), Path("data"))
     """Folders, up to two levels deep, in which to look for published data sets."""
 
     def run(self) -> None:
-        """Look at everything, print it, and fail if the default command cannot work."""
+        """Run all checks, print the results, and fail if the default command cannot work."""
         for folder in self.data:
             if not folder.is_dir() and self.data != Doctor.data:
-                raise InputError(f"There is no folder {folder}; give folders in which data sets may be.")
+                raise InputError(f"There is no folder {folder}; give existing folders.")
         found = [*installation(), *devices(), *trials(), *extras(), *bundled(), *fetched(), *methods()]
         found += benchmarks(self.data)
         healthy = all(one.state == "ok" or (one.state == "missing" and not one.needed) for one in found)
@@ -81,7 +81,7 @@ class Doctor(JsonOption):
             print(json.dumps({"healthy": healthy, "findings": [asdict(one) for one in found]}, indent=2))
         else:
             print(text(found))
-            print("\nAll that the default needs is here." if healthy else "\nNot all is well: see ✗ and the default.")
+            print("\nThe default tracker can run." if healthy else "\nSomething is wrong or missing: see ✗ and →.")
         raise SystemExit(0 if healthy else 1)
 
 
@@ -101,7 +101,7 @@ def text(found: list[Finding]) -> str:
 
 
 def installation() -> Iterator[Finding]:
-    """The interpreter, the package and what it cannot do without."""
+    """The interpreter, the package and its required dependencies."""
     import platform
 
     from lpa_cwm import __version__
@@ -117,7 +117,7 @@ def installation() -> Iterator[Finding]:
 
 
 def devices() -> Iterator[Finding]:
-    """Where one can compute."""
+    """The devices of this machine."""
     import os
 
     import torch
@@ -146,7 +146,7 @@ def trials() -> Iterator[Finding]:
     try:
         clip = read(DEMO_CLIP)
         first, second = clip[0], clip[1]
-    except Exception as error:  # A broken installation may raise anything, and that is the finding.
+    except Exception as error:  # A broken installation can raise any exception, which is then the finding.
         yield Finding("trials", "decoding", "wrong", f"{type(error).__name__}: {error}", remedy, needed=True)
         return
     yield Finding("trials", "decoding", "ok", f"frame of {first.shape[2]}x{first.shape[1]} from {DEMO_CLIP.name}")
@@ -163,7 +163,7 @@ def trials() -> Iterator[Finding]:
 
 
 def extras() -> Iterator[Finding]:
-    """Optional parts."""
+    """The extras."""
     for extra, wanted in requirements().items():
         if not extra:
             continue
@@ -178,7 +178,7 @@ def extras() -> Iterator[Finding]:
 
 
 def requirements() -> "dict[str, list[Requirement]]":
-    """What the package asks for: under "" what it always needs, else by extra."""
+    """Declared requirements by extra; those without an extra are under the empty name."""
     from importlib.metadata import metadata, requires
 
     from packaging.requirements import Requirement
@@ -202,7 +202,7 @@ def installed(requirement: "Requirement") -> str | None:
 
 
 def bundled() -> Iterator[Finding]:
-    """Files of the package, against the hash on their model card."""
+    """Bundled weights, compared with the hashes on their model cards."""
     from lpa_cwm import registry
     from lpa_cwm.files import bundled_weights, data_files
 
@@ -215,7 +215,7 @@ def bundled() -> Iterator[Finding]:
 
 
 def fetched() -> Iterator[Finding]:
-    """Files that others publish, in the cache."""
+    """Downloaded weights in the cache."""
     from lpa_cwm.datasets.download import DOWNLOADS
 
     for parcel in DOWNLOADS.values():
@@ -247,7 +247,7 @@ def methods() -> Iterator[Finding]:
 
 
 def benchmarks(folders: tuple[Path, ...]) -> Iterator[Finding]:
-    """Published data sets below some folders, and the clip that ships."""
+    """Published data sets below some folders, and the bundled clip."""
     from lpa_cwm.files import data_files
     from lpa_cwm.registry import DEMO_CLIP
 
@@ -316,7 +316,7 @@ def listed() -> list[TrackerEntry]:
 
 
 def missing(name: str) -> str | None:
-    """What an adjudicator lacks with the default world model and weights."""
+    """What is missing to run an adjudicator with the default world model and weights."""
     from lpa_cwm import registry
 
     try:

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 def command_line() -> str:
-    """The words of this command, as one would type them."""
+    """This command as it is typed."""
     return shlex.join(["lpa-cwm", *sys.argv[1:]])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(JsonOption):
-    """Track the videos of a data set; run it again to go on where it stopped."""
+    """Track the videos of a data set; run it again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval predict tapvid_davis.pkl --adjudicator lpa --out runs/lpa"
     dataset: Annotated[InPath, Positional]
@@ -61,7 +61,7 @@ class Predict(JsonOption):
     """Settings of our tracker; the defaults are the world model's own."""
 
     def run(self) -> None:
-        """Check everything, then track what is not there yet."""
+        """Check everything, then track the missing videos."""
         from lpa_cwm.evaluation.predict import Method, predict
         from lpa_cwm.jobs import executor
 
@@ -79,26 +79,26 @@ class Predict(JsonOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Score(JsonOption):
-    """Measure the predictions of a run by CMC and TAP-Vid, beside the trivial predictors."""
+    """Score the predictions of a run under CMC and TAP-Vid, beside two trivial predictors."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval score runs/mine --dataset tapvid_davis.pkl"
     run_folder: Annotated[InPath, Positional]
-    """What `lpa-cwm eval predict` wrote, or prediction files of any other tracker (see docs/predictions.md)."""
+    """Folder of `lpa-cwm eval predict`, or of prediction files of any other tracker (see docs/predictions.md)."""
     dataset: InPath | None = None
     """The data set, if it is no longer where the run found it or if another program made the predictions."""
     partial: bool = False
-    """Accept a run that lacks videos, and count them as failures."""
+    """Accept a run with missing videos; they count as failures."""
     name: Text | None = None
     """Name of the row in tables; by default the run's method, or the name of the folder."""
     motion: Pixels | None = None
-    """Path, in pixels of the 256 raster, from which a track is dynamic (L_motion); 4 unless given."""
+    """Least path of a dynamic track, in pixels of the 256 raster (L_motion); 4 unless given."""
     coverage: Share | None = None
-    """Share of its visible frames from which a track is complete (c); 0.8 unless given."""
+    """Least coverage of a complete track, as a share of its visible frames (c); 0.8 unless given."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that another program's predictions are for; a run of ours knows its own."""
 
     def run(self) -> None:
-        """Measure, write scores.json, print the means."""
+        """Score, write scores.json, print the means."""
         from lpa_cwm.evaluation.score import score
         from lpa_cwm.metrics import Protocol
 
@@ -126,18 +126,18 @@ class Score(JsonOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(JsonOption):
-    """Compare scored runs: one self-contained page, and every table as CSV, Markdown and LaTeX."""
+    """Report scored runs: one self-contained page, and every table as CSV, Markdown and LaTeX."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval report runs/lpa runs/raft --out report"
     runs: Annotated[tuple[InPath, ...], Positional]
-    """Run folders that `lpa-cwm eval score` has scored, those of one data set being compared; sweeps' folders too."""
+    """Folders of scored runs and of sweeps; runs on the same data set are compared."""
     out: OutFolder = Path("report")
     """Folder to write to."""
     name: tuple[Name, ...] = ()
     """Names of the rows, one for each run; by default the methods'."""
 
     def run(self) -> None:
-        """Read scores, write the report, print where it is."""
+        """Read scores, write the report, print its path."""
         from lpa_cwm.report.page import write_report
 
         page = write_report(list(self.runs), self.out, names=self.name, command=command_line())
@@ -146,13 +146,13 @@ class Report(JsonOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(ShardOption, ScoreModelOption, WeightsOption):
-    """Track a data set with several methods, score and compare them; ours share what the world model is asked."""
+    """Track a data set with several methods, score and compare them; our methods share candidates."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval compare tapvid_davis.pkl --methods uniform apa lpa raft --out runs/davis"
     dataset: Annotated[InPath, Positional]
     """A TAP-Vid pickle, a folder of them, or the csv of Kinetics with its clips beside it."""
     out: OutFolder
-    """Folder of the runs and the report; run again to go on where it stopped."""
+    """Folder of the runs and the report; run the command again to resume."""
     methods: tuple[Name, ...] = ADJUDICATORS
     """Methods to compare: uniform, apa, lpa and baselines (see `lpa-cwm list-trackers`)."""
     selection: DataOptions = field(default_factory=DataOptions)
@@ -184,11 +184,11 @@ class Compare(ShardOption, ScoreModelOption, WeightsOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Ablate(TrainingOptions, ScoreModelOption):
-    """Train the variants of LPA, track a data set with every variant, score and compare; run again to go on."""
+    """Train the variants of LPA, track a data set with every variant, score and compare; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval ablate data/val --cache cache/train --steps 4000 --out runs/ablation"
     dataset: Annotated[InPath, Positional]
-    """Annotated videos that no training saw."""
+    """Annotated videos that were not used for training."""
     cache: tuple[InPath, ...]
     """Candidates to train on, from `lpa-cwm data cache`."""
     out: OutFolder
@@ -205,7 +205,7 @@ class Ablate(TrainingOptions, ScoreModelOption):
     """Settings of the tracker; the defaults are the world model's own. The preset holds for the trainings too."""
 
     def run(self) -> None:
-        """Train every row, track with all of them, then the report."""
+        """Train and track all variants, then write the report."""
         from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate
         from lpa_cwm.training.lpa import LpaTraining
 
@@ -232,15 +232,15 @@ class Sweep(JsonOption):
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval sweep data/val --videos 10 --out runs/sweep"
     dataset: Annotated[InPath, Positional]
-    """Annotated videos that no training saw, or a folder of MOVi-F records."""
+    """Annotated videos that were not used for training, or a folder of MOVi-F records."""
     videos: Count = 10
     """Videos used."""
     queries: Count = 40
     """Queries in all, the same number from each video."""
     frame_gaps: Gaps = (1, 1)
-    """Fewest and most frames between source and target; the paper's are adjacent."""
+    """Minimum and maximum number of frames between source and target; 1 1 (adjacent frames) in the paper."""
     out: OutFolder | None = None
-    """Keep what is measured in this folder: run again to go on, and give it to `lpa-cwm eval report`."""
+    """Folder for the results: run again to resume, and give it to `lpa-cwm eval report`."""
     model: AdjudicatorOptions = field(default_factory=AdjudicatorOptions)
     """World model, adjudicator and device."""
     expert: ExpertOptions = field(default_factory=ExpertOptions)
@@ -274,14 +274,14 @@ class Audit(JsonOption, PresetOption, WeightsOption):
 
     EXAMPLE: ClassVar[str] = "lpa-cwm eval audit cache/val --within 8 --out audit.png"
     cache: Annotated[InPath, Positional]
-    """Candidates of videos that the training never saw, from `lpa-cwm data cache`."""
+    """Candidates of videos that were not used for training, from `lpa-cwm data cache`."""
     within: Pixels | None = None
-    """Only sets in which a candidate comes within this many pixels: the choice matters there."""
+    """Use only sets with a candidate within this many pixels of the truth."""
     out: Figure | None = None
     """Write the figure here (.png, .pdf or .svg)."""
 
     def run(self) -> None:
-        """Weigh, summarize, draw."""
+        """Compute the statistics, print them, draw the figure."""
         from lpa_cwm.evaluation.audit import audit, audit_table, describe_histogram, draw_audit
         from lpa_cwm.metrics.comparison import plain
 
@@ -355,11 +355,11 @@ class EvaluateWorld(JsonOption):
     frame_pairs: tuple[FramePair, ...] = ((0, 8),)
     """Source and target frames of annotated videos."""
     min_motion: Pixels = 4.0
-    """Annotated points that move less, in pixels of the 256 raster, are left out; 0 keeps all."""
+    """Least motion of annotated points, in pixels of the 256 raster; 0 keeps all."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the annotated videos that is used."""
     sources: SourceOptions = field(default_factory=SourceOptions)
-    """What pairs are generated from, without data."""
+    """Sources of generated pairs, which are used without data."""
 
     def run(self) -> None:
         """Print a table with one column for each set and world model."""
@@ -380,7 +380,7 @@ class EvaluateWorld(JsonOption):
 
 @dataclass(frozen=True, kw_only=True)
 class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
-    """Make every table and figure of the paper from the data and the world model that are here; run again to go on."""
+    """Make every table and figure of the paper from the given data and world model; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm paper --data data --world learned --out paper --dry-run"
     data: tuple[InPath, ...]
@@ -392,7 +392,7 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
     methods: tuple[Name, ...] = ()
     """Rows of the tables: uniform, apa, lpa (also lpa@WORLD) and baselines; all of the paper that can run if empty."""
     cases: Name | None = None
-    """Benchmark whose frames figures show, by its name in the tables; all benchmarks in turn unless given."""
+    """Benchmark whose frames the figures show, by its name in the tables; all in turn unless given."""
     sweep_queries: Count = 40
     """Queries of the sweep of masks and re-evaluations."""
     dry_run: bool = False
@@ -402,7 +402,7 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
     model: WorldOption = field(default_factory=WorldOption)
     """World model and device."""
     expert: ExpertOptions = field(default_factory=lambda: ExpertOptions(preset="paper"))
-    """Settings of the tracker; the preset, the paper's unless given, holds for the training of LPA too."""
+    """Settings of the tracker. The preset, by default the paper's, also applies to the training of LPA."""
 
     def run(self) -> None:
         """Print each part when it is finished."""
@@ -452,7 +452,7 @@ class Paper(JsonOption, TrainingOptions, ScoreModelOption, WeightsOption):
         )
 
     def print_plan(self, run: "PaperRun", plan: list[dict[str, object]]) -> None:
-        """What would be made."""
+        """Print the parts, their cost and what is missing."""
         from lpa_cwm.reproduction.parts import needs_of_baselines
 
         if self.json:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonOption:
-    """Of commands that print results."""
+    """Option of commands that print results."""
 
     json: bool = False
     """Print JSON instead of text."""
@@ -40,7 +40,7 @@ class JsonOption:
 
 @dataclass(frozen=True, kw_only=True)
 class PresetOption:
-    """Of commands in which settings of the method appear."""
+    """Option of commands with settings of the method."""
 
     preset: PresetName = "default"
     """Default settings: ours, or exactly those of the paper. Other options override them."""
@@ -48,17 +48,17 @@ class PresetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """Of commands that train LPA."""
+    """Options of commands that train LPA."""
 
     steps: Steps = 10_000
-    """Updates of a training."""
+    """Number of updates."""
     autocast: bool = False
     """Compute in bfloat16 where that is safe: faster; the final weights differ slightly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreModelOption:
-    """Of commands that use APA."""
+    """Option of commands that use APA."""
 
     score_model: ScoreModel = "compact"
     """Score model of apa: compact, or adm (the published network)."""
@@ -66,7 +66,7 @@ class ScoreModelOption:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsOption:
-    """Of commands that use LPA."""
+    """Option of commands that use LPA."""
 
     weights: InPath | None = None
     """LPA weights other than the bundled ones."""
@@ -74,7 +74,7 @@ class WeightsOption:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOption:
-    """Of commands that compute."""
+    """Option of commands that use a device."""
 
     device: Device = "auto"
     """Where to compute; auto takes CUDA, else MPS, else the CPU."""
@@ -88,7 +88,7 @@ class DeviceOption:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldOption(DeviceOption):
-    """Of commands that ask a world model."""
+    """Options of commands that use a world model."""
 
     world: World = WORLD
     """World model."""
@@ -96,7 +96,7 @@ class WorldOption(DeviceOption):
 
 @dataclass(frozen=True, kw_only=True)
 class AdjudicatorOptions(WorldOption, ScoreModelOption, WeightsOption):
-    """Of commands that run our tracker."""
+    """Options of commands that run our tracker."""
 
     adjudicator: Name | None = None
     """How candidates are weighted: uniform, apa or lpa (the default)."""
@@ -118,7 +118,7 @@ class AdjudicatorOptions(WorldOption, ScoreModelOption, WeightsOption):
         return name
 
     def refuse_ignored(self, given: Collection[str]) -> None:
-        """Refuse options that were given, even with their default, but that the adjudicator does not use."""
+        """Refuse given options that the adjudicator does not use, even if they have their default value."""
         name = self.adjudicator_name()
         for option, users in {"weights": "lpa", "score_model": "apa"}.items():
             if option in given and name != users:
@@ -136,7 +136,7 @@ def check_method(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions(AdjudicatorOptions):
-    """Of commands that run our tracker or a baseline."""
+    """Options of commands that run our tracker or a baseline."""
 
     tracker: Name | None = None
     """A baseline instead of our tracker, NAME or NAME:CHECKPOINT; see `lpa-cwm list-trackers`."""
@@ -155,7 +155,7 @@ class MethodOptions(AdjudicatorOptions):
         return self.tracker
 
     def refuse_ignored(self, given: Collection[str]) -> None:
-        """Refuse options that were given, even with their default, but that the chosen method does not use."""
+        """Refuse given options that the chosen method does not use, even if they have their default value."""
         self.method()
         if self.tracker is None:
             super().refuse_ignored(given)
@@ -172,26 +172,26 @@ class ExpertOptions(PresetOption):
     """Settings of the tracker; options that are not given keep the preset's values."""
 
     masks: Annotated[int, integer(1, 256)] | None = None
-    """Masks, and so candidate responses, per query and target, from the query's frame (M)."""
+    """Masks, and so candidates, per query and target from the query's frame (M)."""
     gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
-    """Frames between a target and further source frames of candidates, in addition to the query's frame."""
+    """Distances in frames from a target to further source frames, in addition to the query's frame."""
     gap_masks: Annotated[int, integer(1, 256)] | None = None
-    """Masks per further source."""
+    """Masks per further source frame."""
     passes: Annotated[int, integer(0, 16)] | None = None
     """Re-evaluations after the first localization (R)."""
     windows: Annotated[int, integer(0, 16)] | None = None
-    """Gaussian windows before the maximum of the response distribution is taken; 0 takes it at once."""
+    """Number of Gaussian windows on the response distribution before its maximum is taken."""
     sharpness: Positive | None = None
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: Annotated[float, real(0.0, 1e3)] | None = None
-    """Response strength from which a point counts as visible."""
+    """Least response strength of a visible point."""
     mask_sharing: Literal["pair", "query"] | None = None
-    """First masks shared by all queries of a frame pair, or drawn for each query."""
+    """Masks of the first pass: shared by all queries of a frame pair, or drawn for each query."""
     reevaluation: Literal["query", "joint", "native"] | None = None
     """Re-evaluations: in native crops around places of the query, or in the whole frame with masks edited for each \
 query or for 32 queries at once (joint)."""
     subpixel: bool | None = None
-    """Refine the endpoint between pixels; the paper answers with a pixel's center."""
+    """Refine the endpoint to a fraction of a pixel; in the paper it is a pixel's center."""
     batch: Annotated[int, integer(1, 4096)] | None = None
     """Queries whose responses are in memory at once."""
 
@@ -206,40 +206,40 @@ class DataOptions:
     """The part of a data set that is used."""
 
     videos: tuple[Text, ...] = ()
-    """Names or patterns such as badja/*, or one number: that many videos, evenly spaced."""
+    """Names or patterns such as badja/*, or a number N: N evenly spaced videos."""
     max_tracks: Count | None = None
     """Maximum number of tracks per video, evenly spaced among the tracks that are ever visible."""
     frames: Annotated[int, integer(2, 1_000_000)] | None = None
     """Maximum number of frames per video, from the first one on."""
     queries: Literal["first", "strided"] = "first"
-    """Query each track where it is first visible, or at every fifth frame where it is."""
+    """Query each track in the first frame where it is visible, or in every fifth frame where it is visible."""
 
     def selection(self) -> Selection:
-        """As the data sets take it."""
+        """The options as a `Selection`."""
         return Selection(self.videos, self.max_tracks, self.frames, self.queries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOption:
-    """For commands whose work is divided into parts."""
+    """Option of commands whose work can be divided."""
 
     shard: Part = field(default_factory=Shard)
-    """Do every N-th video or file, beginning with the I-th; the parts together make the whole."""
+    """I/N: only every N-th video or file, beginning with the I-th."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(ShardOption):
-    """Of commands that can use a cluster."""
+    """Options of commands that can use a cluster."""
 
     executor: Literal["local", "ray"] = "local"
-    """One video after the other here, or over a Ray cluster (`RAY_ADDRESS`, else this machine)."""
+    """Where videos are processed: in this process, or on a Ray cluster (`RAY_ADDRESS`, else this machine)."""
     workers: Annotated[int, integer(1, 4096)] | None = None
     """Ray actors; by default one for each device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOption:
-    """Of commands that generate data."""
+    """Option of commands that generate data."""
 
     split: Literal["train", "val"] = "train"
     """Which objects, pictures and videos are used; the two splits share none."""
@@ -247,17 +247,17 @@ class SplitOption:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Where pictures, videos and objects for frame pairs are."""
+    """Folders of pictures, videos and objects for frame pairs."""
 
     photos: InPath | None = None
-    """Folder of photographs for layered scenes; procedural pictures without one."""
+    """Folder of photographs for layered scenes; without it, pictures are procedural."""
     natural: InPath | None = None
     """Folder of videos."""
     assets: InPath | None = None
     """Folder with the subfolders objects (.npz), textures (.jpg) and textures/panoramas (.jpg), for simulated scenes; \
 procedural ones without it. Needs the extra `sim`."""
     cache: OutFolder = Path("runs/natural")
-    """Where decoded videos are kept."""
+    """Folder for decoded videos."""
 
     def folders(self) -> "PairFolders":
         """The folders as the library takes them."""
@@ -268,24 +268,24 @@ procedural ones without it. Needs the extra `sim`."""
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFolderOptions:
-    """Of commands that train a network."""
+    """Options of commands that train a network."""
 
     out: OutFolder = Path("runs/training")
-    """Where checkpoint, log and weights go."""
+    """Folder of checkpoint, log and weights."""
     save_every: Steps = 100
     """Updates between checkpoints and lines of the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldTrainingOptions(TrainingFolderOptions):
-    """Of commands that train a world model."""
+    """Options of commands that train a world model."""
 
     init: InPath | None = None
-    """Weights to begin with, if there is no checkpoint in `out`."""
+    """Initial weights, if there is no checkpoint in `out`."""
     steps: Steps = 20_000
-    """Update at which to stop; give more to go on."""
+    """Last update; a larger number continues a finished training."""
     cooldown: Natural = 4_000
-    """Last updates, over which the rate falls to zero; a run stopped before them can go on for longer."""
+    """Number of last updates, over which the rate falls to zero."""
     rate: Rate = 1e-3
     """Learning rate."""
     workers: Annotated[int, integer(0, 256)] = 1

@@ -1,4 +1,4 @@
-"""`lpa-cwm track`, `explain` and `page`: points of one's own videos."""
+"""`lpa-cwm track`, `explain` and `page`: tracks of points in the user's videos."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class OverlayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Track(JsonOption):
-    """Follow points through videos and save where they went."""
+    """Track points through videos and save the tracks."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm track clip.mp4 --points 120,80@0 200,140@12 --out overlay.mp4 --save tracks.csv"
     clips: Annotated[tuple[InPath, ...], Positional] = ()
@@ -70,7 +70,7 @@ where track 7 is in frame 20."""
     stride: Annotated[int, integer(1, 100_000)] = 1
     """Use every N-th frame."""
     out: Annotated[Path, out_file(".mp4", ".mkv", ".mov", ".webm", ".gif")] | None = None
-    """Write the video with the tracks drawn on it; sound is kept but in .gif. In the name, {clip} is the name of \
+    """Write the video with the tracks drawn on it; sound is kept, except in .gif. In the name, {clip} is the name of \
 each clip."""
     save: Annotated[Path, out_file(".csv", ".json", ".npz", ".h5", ".xml", ".rrd")] | None = None
     """Write the tracks: .csv, .json, .npz, .h5 (DeepLabCut), .xml (CVAT), or a recording for rerun (.rrd); {clip} as \
@@ -201,7 +201,7 @@ minutes at the first frames."""
         return registry.load(name, device=device)
 
     def settings(self) -> dict[str, Any]:
-        """What our tracker is loaded with."""
+        """Arguments of `registry.load` for our tracker."""
         how = {"workers": self.workers, "accelerate": self.accelerate}
         return {**self.model.names(), **self.expert.given(), **how}
 
@@ -219,14 +219,14 @@ minutes at the first frames."""
             raise SystemExit(130)
 
     def print_cost(self, tracker: "Tracker", job: "VideoJob") -> None:
-        """What a clip would cost."""
+        """Print the cost of a clip."""
         from lpa_cwm.video_tracking import estimate_cost
 
         cost = estimate_cost(tracker, job.clip, job.queries)
         print(json.dumps(asdict(cost)) if self.json else cost.text())
 
     def report(self, job: "VideoJob", tracks: "Tracks", written: list[Path]) -> None:
-        """Say what was done and where it is."""
+        """Print a summary and the paths of the files."""
         seen = tracks.visible.sum().item() / max(1, (~tracks.xy[..., 0].isnan()).sum().item())
         count, frames, files = len(tracks.xy), len(job.clip), [str(path) for path in written]
         if self.json:
@@ -256,7 +256,7 @@ class Explain(JsonOption):
     """Settings of our tracker; the defaults are the world model's own."""
 
     def run(self) -> None:
-        """Ask, draw, print where it is."""
+        """Explain the point, draw the figure, print its path."""
         from lpa_cwm import registry
         from lpa_cwm.explain import draw_explanation, explain
         from lpa_cwm.io.inputs import read_points
@@ -302,21 +302,21 @@ def explanation_values(explanation: "Explanation", hw: tuple[int, int]) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class ServePage:
-    """Open a local page: click points, follow them, see the candidates and their weights."""
+    """Open a local page: click points, track them, see the candidates and their weights."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm page --port 7860"
     host: Text = "127.0.0.1"
-    """Address to serve; the default is this machine alone."""
+    """Address to listen on; by default only this machine can connect."""
     port: Port | None = None
-    """Port to serve; without it, the first free one from 7860 on."""
+    """Port to listen on; by default the first free one from 7860 on."""
     share: bool = False
-    """Make the page reachable from everywhere through a tunnel of Gradio's makers."""
+    """Make the page public through a tunnel of Gradio."""
     show: bool = True
     """Open the browser."""
 
     def run(self) -> None:
-        """Serve until interrupted; uploads and results are gone afterwards."""
-        # A service manager ends the page with this signal; the folder must go then, too.
+        """Serve until interrupted; uploads and results are then deleted."""
+        # Service managers stop the page with this signal; the folder must be removed then, too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with tempfile.TemporaryDirectory(prefix="lpa-cwm-") as folder:
             # Gradio reads both when it is imported.

@@ -1,4 +1,4 @@
-"""`lpa-cwm train lpa|score|world|confidence`: what is bundled."""
+"""`lpa-cwm train lpa|score|world|confidence`: training of the bundled weights, and calibration."""
 
 import json
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOption):
-    """Train LPA on cached candidates; run again to go on after a stop."""
+    """Train LPA on cached candidates; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train lpa cache/train --steps 10000 --out runs/lpa"
     cache: Annotated[tuple[InPath, ...], Positional]
@@ -56,13 +56,13 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     rate: Rate | None = None
     """Learning rate at the start, 3e-4 unless given; it falls as a cosine."""
     save_every: Steps = 250
-    """Updates between checkpoints and selections."""
+    """Updates between checkpoints; weights are selected among them."""
     seed: Seed = 0
-    """Another seed gives another training."""
+    """Seed of the initial weights and of the batches."""
     clip: GradientNorm | None = None
     """Largest norm of the gradient: 1, or inf (no clipping) in the paper."""
     oversample: Count | None = None
-    """How many times more often sets whose candidates disagree are drawn: 3, or 1 in the paper."""
+    """Factor by which sets with disagreeing candidates are oversampled: 3, or 1 in the paper."""
     augment: bool | None = None
     """Flip, transpose and recolor each batch; the paper does not."""
     average: bool | None = None
@@ -71,9 +71,9 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     """Leave out sets whose best candidate is further from the truth than this many pixels, in training and selection:
     8, or inf (none is left out) in the paper."""
     interaction: bool | None = None
-    """Let candidates see each other (the set transformer); on unless given."""
+    """Attention between the candidates of a set (the set transformer); on by default."""
     visual: bool | None = None
-    """Use the frames, not only responses and statistics; on unless given."""
+    """Use the frames besides responses and statistics; on by default."""
     visibility_head: bool | None = None
     """Predict visibility by a head of its own, not only by the weights; the paper has none. Needs the visibility
     term."""
@@ -86,10 +86,10 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     decoded_weight: Weight | None = None
     """Weight of the accuracy of the decoded endpoint: 20, or 0 (none) in the paper."""
     init: InPath | None = None
-    """Weights to begin with instead of random ones: go on with a finished training, or fit LPA to other videos."""
+    """Initial weights instead of random ones, for example to fine-tune LPA on other videos."""
 
     def run(self) -> None:
-        """Train and print where the weights are."""
+        """Train and print the path of the weights."""
         from lpa_cwm.training.lpa import train_lpa
 
         print(train_lpa(self.cache, self.out, self.training(), self.on(), self.init))
@@ -106,7 +106,7 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
 
 @dataclass(frozen=True, kw_only=True)
 class TrainScore(TrainingFolderOptions):
-    """Train the compact score model of APA on photographs, or evaluate it; run again to go on after a stop."""
+    """Train the compact score model of APA on photographs, or evaluate it; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train score --photos photos --out runs/score"
     photos: InPath
@@ -124,7 +124,7 @@ class TrainScore(TrainingFolderOptions):
     evaluate: bool = False
     """Train nothing; print the denoising gain of `init` on the held-out photographs."""
     init: InPath | None = None
-    """Weights to evaluate; the bundled ones if not given."""
+    """Weights to evaluate; by default the bundled ones."""
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
@@ -132,7 +132,7 @@ class TrainScore(TrainingFolderOptions):
         from lpa_cwm.synth.images import ImagePool
         from lpa_cwm.training.score_model import ScoreTraining, denoising_gain, train_score_model
 
-        # Evaluation needs held-out photographs: said now, not after the training.
+        # Evaluation needs held-out photographs: checked before the training, not after it.
         ImagePool.of(self.photos, "val")
         weights = self.init
         if not self.evaluate:
@@ -158,7 +158,7 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
     """First update, side of the crops, pairs per update and process; when all have begun, they take turns."""
 
     def run(self) -> None:
-        """Train and print where the weights are."""
+        """Train and print the path of the weights."""
         import torch
 
         from lpa_cwm.training.flow_pairs import Stage

@@ -26,7 +26,7 @@ DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,2})?", re.ASCII)
 
 
 class Invalid:
-    """Stands for a value that cannot be used; also of the type that was wanted, so that a command can be made."""
+    """An invalid value; also an instance of the wanted type, so that the command can be built."""
 
     text: str
     reason: str
@@ -40,7 +40,7 @@ def check(command: object) -> None:
 
 
 def _values(command: Any) -> Iterator[tuple[str, object]]:
-    """What all values of a command are called, and the values, those of nested groups and tuples too."""
+    """Names and values of all options of a command, including nested groups and tuples."""
     for entry in fields(command):
         value: Any = getattr(command, entry.name)
         positional = Positional in getattr(entry.type, "__metadata__", ())
@@ -56,7 +56,7 @@ def _values(command: Any) -> Iterator[tuple[str, object]]:
 def checked(
     parse: Callable[..., Any], metavar: str, stand_in: Any = "", show: Callable[[Any], str] = str, words: int = 1
 ) -> Any:
-    """How the parser reads one value: `parse` takes its words, and raises ValueError with what was expected.
+    """How the parser reads one value: `parse` takes its words and raises ValueError with what was expected.
 
     `stand_in` is a value of the wanted type.
     """
@@ -105,7 +105,7 @@ def real(least: float, most: float, above: bool = False, infinite: bool = False)
 
 
 def one_of(kind: str, names: tuple[str, ...]) -> Any:
-    """A name of a table."""
+    """A name out of a table."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -170,7 +170,7 @@ def _is(path: Path, test: Callable[[Path], bool]) -> bool:
 
 
 def parse_gaps(least: str, most: str) -> tuple[int, int]:
-    """Fewest and most frames between source and target."""
+    """Minimum and maximum number of frames between source and target."""
     given = [int(text) if INTEGER.fullmatch(text) else 0 for text in (least, most)]
     if not 1 <= given[0] <= given[1] <= 100_000:
         raise ValueError("expected two whole numbers, 1 <= fewest <= most")
@@ -226,16 +226,14 @@ def _is_printable(text: str) -> bool:
 
 
 Count = Annotated[int, integer(1, 100_000)]
-"""How many of something that is in memory or made one by one."""
+"""A count that memory or time limits."""
 Natural = Annotated[int, integer(0, 100_000)]
 Frame = Annotated[int, integer(0, 100_000_000)]
 Steps = Annotated[int, integer(1, 1_000_000_000)]
 Seed = Annotated[int, integer(0, 2**31 - 1)]
 Port = Annotated[int, integer(1, 65535)]
-Side = Annotated[int, integer(16, 4096)]
-"""Of a frame, in pixels."""
 Weight = Annotated[float, real(0.0, 1e6)]
-"""Of a term of a loss."""
+"""Weight of a term of a loss."""
 Rate = Annotated[float, real(0.0, 10.0, above=True)]
 Share = Annotated[float, real(0.0, 1.0)]
 Pixels = Annotated[float, real(0.0, 1e6)]

@@ -1,1 +1,1 @@
-"""Readers, generators and writers of video and motion data."""
+"""Annotated videos and motion data: readers of their formats, and downloads."""

@@ -56,7 +56,7 @@ def recorded_hash(path: Path) -> str | None:
 
 
 def record_hash(path: Path, found: str) -> None:
-    """Keep the hash of a first download and tell it, so that others can compare."""
+    """Record and print the hash of a first download, so that others can compare it."""
     with atomic_write(record_path(path)) as aside:
         aside.write_text(f"{found}  {path.name}\n")
     print(f"{path.name} has SHA-256 {found}; its publisher gives none, so it is recorded beside it.", file=sys.stderr)
@@ -71,13 +71,13 @@ def download(url: str, path: Path, sha256: str | None = None, timeout: float = 6
     try:
         whole = _continue(url, part, timeout)
     except (OSError, HTTPException) as error:
-        raise InputError(f"{url} could not be downloaded ({error}); run the command again to go on.") from error
+        raise InputError(f"{url} could not be downloaded ({error}); run the command again to resume.") from error
     if part.stat().st_size < whole:
-        raise InputError(f"The download of {url} broke off; run the command again to go on.")
+        raise InputError(f"The download of {url} broke off; run the command again to resume.")
     due = sha256 or recorded_hash(path)
     _accept(part, due, url)
     if due is None:
-        # Before the file has its name: there must be no moment at which any file would be accepted.
+        # Recorded before the file gets its name, so that no unchecked file is ever accepted.
         record_hash(path, sha256_of(part))
     sync(part)
     part.replace(path)

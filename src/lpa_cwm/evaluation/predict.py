@@ -1,4 +1,4 @@
-"""Runs: predictions of methods on a data set, resumable, divisible, the same bytes however they are made.
+"""Prediction runs: resumable and divisible, with the same bytes on one machine and on many.
 
 A method is an adjudicator on a world model, or a baseline, with all settings of its predictions. A run is one folder of
 predictions, one configuration, and one manifest of the data; `run.json` records them.

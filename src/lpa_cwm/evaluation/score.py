@@ -26,7 +26,7 @@ from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 
 FEWEST = 4
-"""Points below which nothing is concluded."""
+"""Least number of points for a conclusion."""
 MEETS = 1.0
 """Median distance in pixels up to which predictions meet the query points under a convention."""
 OFFSET = 0.05
@@ -39,7 +39,7 @@ class QueryErrors:
 
     query: Float[np.ndarray, "n 2"]
     predicted: Float[np.ndarray, "n 2"]
-    """Of each track in its own query frame."""
+    """Predicted position of each track in its own query frame."""
     moved: Bool[np.ndarray, "n"]
     """Whether another row of the predictions is nearer to the query point than the track's own."""
     nearest: Float[np.ndarray, "n"]

@@ -134,24 +134,24 @@ def annotated_pairs(
 RECALL_RADIUS = 4.0
 """A match or motion is right if it leads this close to the truth, in pixels."""
 DELTA_THRESHOLDS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Of TAP-Vid's position accuracy (Doersch et al. 2022), in pixels of the working size."""
+"""Thresholds of TAP-Vid's position accuracy (Doersch et al. 2022), in pixels of the working size."""
 RATES = ("match_recall", "motion_recall", "right_motion_weight", "delta")
-"""Figures that are means as they are; the errors are divided by the mean motion."""
+"""Figures that are plain means; errors are divided by the mean motion."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageOrigins:
-    """Where the stages of a world model say that target points come from, in the source."""
+    """Source positions of target points, as the stages of a world model estimate them."""
 
     matches: Float[Tensor, "n k 2"]
-    """By the match hypotheses of their patches."""
+    """From the match hypotheses of their patches."""
     motions: Float[Tensor, "m n q 2"]
-    """By the motions of their cells under each mask."""
+    """From the motions of their cells under each mask."""
     weight: Float[Tensor, "m n q"]
-    """Of these motions."""
+    """Weights of these motions."""
 
     def errors(self, xy: Float[Tensor, "n 2"]) -> dict[str, Float[Tensor, "n"]]:
-        """Errors if all later stages chose best, and how often the truth is among what a stage offers."""
+        """Errors of the best choice in each stage, and how often a stage has the truth among its hypotheses."""
         match = (self.matches - xy[:, None]).norm(dim=-1).amin(-1)
         motion = (self.motions - xy[:, None]).norm(dim=-1)
         chosen = motion.gather(-1, self.weight.argmax(-1, keepdim=True))[..., 0]
@@ -175,7 +175,7 @@ def cell_of(xy: Float[Tensor, "n 2"], hw: HW, patch: int) -> Int[Tensor, "n"]:
 def learned_origins(
     scene: LearnedScene, factual: LearnedFactual, end: Float[Tensor, "n 2"], patch: int
 ) -> StageOrigins:
-    """Origins by the stages of the learned world model, whose motions are weighted by the quarters of a cell."""
+    """Source positions by the stages of the learned world model; its motions are weighted by quarters of a cell."""
     hw = scene.source.hw
     cell = cell_of(end, hw, patch)
     right, below = (end >= patch_centers(hw, patch)[cell]).long().unbind(-1)
@@ -293,7 +293,7 @@ class EvaluationSets:
     frame_pairs: tuple[tuple[int, int], ...] = ((0, 8),)
     """Source and target frames of annotated videos."""
     min_motion: float = 4.0
-    """Annotated points that move less, in pixels of the 256 raster, are left out."""
+    """Least motion of annotated points, in pixels of the 256 raster."""
     selection: Selection = field(default_factory=Selection)
     """The part of the annotated videos that is used."""
 

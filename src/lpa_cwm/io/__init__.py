@@ -1,1 +1,1 @@
-"""Reading and writing: video, what users give, tracks, predictions, weights of others."""
+"""Reading and writing: video, users' input, tracks, predictions, published weights."""

@@ -1,4 +1,4 @@
-"""What users give, as clips and queries: words, tables, boxes, mask pictures, paths, arrays and lists."""
+"""Users' input as clips and queries: words, tables, boxes, masks, paths, arrays and lists."""
 
 import csv
 import re
@@ -23,7 +23,7 @@ from lpa_cwm.validation import check_array, parse_json, read_npy, read_text, rea
 POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
 MOST_POINTS = 100_000
 MOST_BYTES = 16 << 20
-"""Of a file of points."""
+"""Largest file of points."""
 
 
 class GivenPoint(NamedTuple):
@@ -111,7 +111,7 @@ def _point(row: Any, number: int, default: int) -> GivenPoint:
     x, y, frame, track = named["x"], named["y"], named.get("frame"), named.get("track")
     frame = default if frame in (None, "") else frame
     point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
-    # NaN is smaller than nothing; the clip's own size is checked where it is known.
+    # NaN fails every comparison; the clip's size is checked where it is known.
     if not (abs(point.x) < 1e6 and abs(point.y) < 1e6 and 0 <= point.frame < 10**9 and 0 <= (point.track or 0) < 10**9):
         raise ValueError(f"row {number} is {x}, {y}, {frame}, {track}"[:100])
     return point

@@ -23,17 +23,17 @@ from lpa_cwm.types import Tracks
 from lpa_cwm.validation import check_array, file_size, parse_json, read_npz, read_text, reading, structure
 
 MOST_FILE = 1 << 30
-"""Bytes of a file that is read."""
+"""Largest file that is read, in bytes."""
 MOST_LINE = 10_000
-"""Characters of a line of a table."""
+"""Longest line of a table, in characters."""
 MOST_CELLS = 100_000_000
-"""Tracks times frames of a file that is read."""
+"""Largest product of tracks and frames of a file that is read."""
 CELLS_PER_ROW = 1000
 """Most cells for each row of a table: most frames of a track may be missing, but not nearly all."""
 MOST_NUMBER = 1_000_000_000
-"""Above the number of a track or frame."""
+"""Numbers of tracks and frames are smaller than this."""
 SCORER = "lpa-cwm"
-"""Who made the labels, in DeepLabCut's files."""
+"""Name of the scorer in DeepLabCut's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def save_tracks(tracks: Tracks, path: Path, source: TrackSource | None = None, f
 
 
 def writer_of(path: Path, form: str | None = None) -> Callable[[Tracks, Path, TrackSource], None]:
-    """What writes a format; refused if the suffix does not fit."""
+    """The writer of a format; a suffix that does not fit is refused."""
     suffix = path.suffix.lower()
     if form is None:
         if suffix not in WRITERS:

@@ -88,8 +88,10 @@ def _completeness() -> list[Metric]:
 
 
 def _visibility() -> list[Metric]:
-    """How well visible and occluded are told apart."""
-    balanced = "Mean of the recognized shares of visible and of occluded later frames of dynamic tracks."
+    """Recognition of visible and occluded frames."""
+    balanced = (
+        "Mean of the shares of visible and of occluded frames after the query that are recognized, in dynamic tracks."
+    )
     return [
         Metric("vis_ba", "VisBA", "visibility", balanced),
         Metric("of1", "OF1", "visibility", "F1 of predicted occlusion over all later frames of dynamic tracks."),
@@ -97,7 +99,7 @@ def _visibility() -> list[Metric]:
 
 
 def _continuity() -> list[Metric]:
-    """How unbroken tracks are."""
+    """Continuity of tracks."""
     longest = "Longest run predicted visible inside one visible segment, over the track's visible frames."
     ceiling = "The LCC that the truth reaches: below 100 where tracks are visible in several segments."
     gaps = "Gaps after which a track is shown again inside one visible segment, per 100 dynamic tracks."
@@ -272,9 +274,9 @@ class Measures:
     """
 
     values: dict[str, float]
-    """Of the video."""
+    """Values of the video."""
     tracks: Columns
-    """Of each track separately."""
+    """Values of each track."""
     counts: Columns
     """Counts of each track, from which everything else is computed."""
     sweep: dict[str, list[float]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ RULE = "#e3e6ea"
 TRUTH, PREDICTED = "#2ecc71", "#ff5722"
 RADIUS = 6.0
 QUALITY = 82
-"""Of JPEG pictures."""
+"""Quality of JPEG pictures."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def conclusion(scored: MethodSet) -> str:
 
 
 def section(scored: MethodSet, tables: list[Table], dataset: Dataset | None = None) -> str:
-    """Everything about one data set."""
+    """The section of one data set."""
     by_slug = {table.slug: table for table in tables}
     drawn = "".join((cmc_radar(scored), *sensitivities(by_slug), *threshold_curves(scored)))
     heading = f'<h2 id="{escape(scored.dataset)}">{escape(scored.dataset)}</h2><p class=lead>{run_facts(scored)}</p>'
@@ -311,7 +311,7 @@ def section(scored: MethodSet, tables: list[Table], dataset: Dataset | None = No
 
 
 def swept(folder: Path) -> str:
-    """How many masks and re-evaluations pay."""
+    """Results of sweeps over masks and re-evaluations."""
     heading = f'<h2 id="{escape(folder.name)}">{escape(folder.name)}</h2>'
     return f"{heading}<div class=figures>{sweep_charts(folder)}</div>{_titled(results.sweep_table(folder))}"
 

@@ -54,7 +54,7 @@ class PaperData:
 
 
 def find_data(paths: Sequence[Path]) -> PaperData:
-    """Look for benchmarks and motion data in files, in folders and in the folders of these.
+    """Find benchmarks and motion data in files, in folders and in their subfolders.
 
     Folders called `train` and `val`, or folders with TFRecord files, are motion data; all other pickles and folders of
     pickles or with Kinetics' csv are benchmarks. A file is one benchmark. Benchmarks of the paper come first.
@@ -155,7 +155,7 @@ class PaperRun:
         return self.methods or (*runnable, *ADJUDICATORS)
 
     def method(self, name: str) -> Method:
-        """A row by its name; ADJUDICATOR@WORLD asks another world model."""
+        """A row by its name; ADJUDICATOR@WORLD uses another world model."""
         adjudicator, _, world = name.partition("@")
         if adjudicator not in ADJUDICATORS:
             return Method(name, device=self.device)
@@ -240,7 +240,7 @@ class PaperRun:
         return folder
 
     def recorder(self) -> FeatureRecorder:
-        """What asks the world model for candidates to cache."""
+        """The recorder of candidates."""
         apa = APA(registry.load_score_model(self.score_model, self.device))
         settings = {**self.settings, "masks": PRESETS[self.preset].cache["masks"]}
         return FeatureRecorder(registry.load_world(self.world), apa, settings, device=self.device)

@@ -41,7 +41,7 @@ class Part:
     title: str
     make: Callable[[PaperRun], list[Path]]
     needs: str
-    """What it is made from: runs, ablation, candidates, sweep, or nothing that costs time."""
+    """Its expensive input: runs, ablation, candidates, sweep, or none."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PartResult:
 
 
 def make_parts(run: PaperRun, only: Sequence[str] = ()) -> Iterator[PartResult]:
-    """Make all parts, or some by name; yields each as it is there, and writes `index.md` at the end."""
+    """Make all parts, or some by name; yields each when it is finished, and writes `index.md` at the end."""
     chosen = find_parts(only)
     run.pin()
     done = []
@@ -177,7 +177,7 @@ def lacking(run: PaperRun, part: Part) -> str:
 
 
 def needs_of_baselines(run: PaperRun) -> dict[str, str]:
-    """What the paper's baselines that are no row need."""
+    """What is needed to run the paper's baselines that have no row."""
     return {name: BASELINES[name].missing() or "not asked for" for name in PUBLISHED if name not in run.rows}
 
 

@@ -399,11 +399,11 @@ class CacheSettings:
     pairs: int = 4
     """Frame pairs per video."""
     queries: int = 8
-    """Most queries per pair."""
+    """Maximum number of queries per pair."""
     hidden: int = 0
-    """Most further queries per pair that are hidden in the target frame; annotated videos only."""
+    """Maximum number of further queries per pair that are hidden in the target frame; annotated videos only."""
     gaps: tuple[int, int] = (1, 12)
-    """Fewest and most frames between source and target; records give adjacent frames only."""
+    """Minimum and maximum number of frames between source and target; records give adjacent frames only."""
     rollouts: Literal["none", "uniform", "lpa"] = "none"
     """Record the sets that a tracker with this adjudicator meets on its way through a clip, instead of frame pairs."""
     preset: PresetName = "default"

@@ -159,9 +159,9 @@ class LpaTraining:
     visibility_head: bool = True
     """Predict visibility by a head of its own (not in the paper), not through the weights alone."""
     path: bool = True
-    """Read what candidates know of their path through time, if they come from several sources (not in the paper)."""
+    """Use the path of each candidate through time, if there are several sources (not in the paper)."""
     source_dropout: float = 0.3
-    """Probability that a batch does without the candidates of a gap: not every gap is at hand in every frame."""
+    """Probability that a batch leaves out the candidates of a gap, because not every frame has every gap."""
     oversample: int = 3
     """How often an ambiguous set is shown per epoch; the others are shown once."""
     augment: bool = True
@@ -433,7 +433,7 @@ def train_lpa(
         return StepLoss(loss, {"loss": loss.item()})
 
     def select() -> LogRecord:
-        # Single updates are noisy, and the best of many noisy weights is a lucky one: we select among averages.
+        # Single updates are noisy, and the best of many would be a lucky one: averages are selected instead.
         error = val_error(loop.averaged, sets, val)
         if training.keep == "last" or error < loop.extra["val_error"]:
             selected = {name: value.clone() for name, value in loop.averaged.state_dict().items()}

@@ -171,7 +171,7 @@ class TrackPairSampler:
     pairs: int = 4
     """Frame pairs per video."""
     queries: int = 8
-    """Most visible points per pair."""
+    """Maximum number of visible points per pair."""
     gaps: tuple[int, int] = (1, 12)
     """Bounds of the number of frames between source and target; tracking is direct from the query's frame too."""
     occluded: int = 0
@@ -227,7 +227,7 @@ class FlowPairSampler:
     pairs: int = 4
     """Frame pairs per video."""
     queries: int = 8
-    """Most points per pair."""
+    """Maximum number of points per pair."""
 
     @property
     def videos(self) -> Sequence[str]:
