@@ -22,7 +22,7 @@ from lpa_cwm.cli.main import COMMANDS, GROUPS, main, options_of, parse
 
 PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
 SILENT = {"train lpa", "train score", "train world", "eval ablate", "eval compare", "data simulate", "data convert"}
-SILENT |= {"page", "completion", "data pairs"}
+SILENT |= {"page", "completion", "data annotate", "data pairs"}
 """Commands that make files, not data; they print where these are."""
 MOST_OPTIONS = 150
 INFINITE = {"clip", "max_oracle_error"}

@@ -28,30 +28,36 @@ PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulate(ShardOption, SplitOption):
-    """Simulate clips of colliding bodies with exact motion: records like MOVi-F's, or a benchmark like TAP-Vid's."""
+class ClipOptions(ShardOption, SplitOption):
+    """Of commands that make annotated clips."""
 
-    EXAMPLE: ClassVar[str] = "lpa-cwm data simulate --out data/val --form tapvid --split val --clips 40"
     out: OutFolder
     """Folder of the files; existing files are kept, so the same command resumes after a stop."""
-    form: Literal["movi", "tapvid"] = "movi"
-    """TFRecord files in MOVi-F's format, or pickles of tracks in TAP-Vid's."""
-    recipe: Literal["movi", "hard", "mixed"] = "movi"
-    """MOVi-F's own statistics; fewer, larger, faster bodies and a livelier camera; or both in turn."""
     clips: Annotated[int, integer(1, 10_000_000)] = 16
     """Number of clips in all."""
     per_file: Count = 16
     """Clips in each file."""
-    size: Annotated[int, integer(16, 2048)] = 256
-    """Pixels of a side of the frames."""
     seed: Seed = 0
     """Clip i of a seed does not depend on the file or the worker that holds it."""
+    tracks: Count = 256
+    """Tracks per clip, in pickles of TAP-Vid's form."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate(ClipOptions):
+    """Simulate clips of colliding bodies with exact motion: records like MOVi-F's, or a benchmark like TAP-Vid's."""
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data simulate --out data/val --form tapvid --split val --clips 40"
+    form: Literal["movi", "tapvid"] = "movi"
+    """TFRecord files in MOVi-F's format, or pickles of tracks in TAP-Vid's."""
+    recipe: Literal["movi", "hard", "mixed"] = "movi"
+    """MOVi-F's own statistics; fewer, larger, faster bodies and a livelier camera; or both in turn."""
+    size: Annotated[int, integer(16, 2048)] = 256
+    """Pixels of a side of the frames."""
     assets: InPath | None = None
     """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; all assets are procedural without it."""
     samples: Annotated[int, integer(1, 16)] = 2
     """Rays along each side of a pixel that an edge crosses."""
-    tracks: Count = 256
-    """Tracks per clip, for the TAP-Vid form."""
 
     def run(self) -> None:
         """Write the files and print their paths."""
@@ -63,6 +69,27 @@ class Simulate(ShardOption, SplitOption):
         render = RenderSettings(self.size, self.samples)
         series = ClipSeries(assets, render, self.recipe, self.seed, self.clips, self.per_file)
         for path in write_series(series, self.out, self.form, self.shard, self.tracks):
+            print(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotate(ClipOptions, SourceOptions):
+    """Annotate videos without labels: tracks that optical flow confirms back and forth, and pasted occluders.
+
+    LPA and the confidence can be trained on the result, a benchmark of TAP-Vid's form. Needs the extra `flow`.
+    """
+
+    EXAMPLE: ClassVar[str] = "lpa-cwm data annotate --natural videos --photos photos --clips 100 --out data/annotated"
+
+    def run(self) -> None:
+        """Write the files and print their paths."""
+        import torch
+
+        from lpa_cwm.synth.video_tracks import write_annotated
+
+        torch.set_num_threads(1)
+        source = self.folders().video_tracks(self.split, self.tracks, self.seed)
+        for path in write_annotated(source, self.out, self.clips, self.per_file, self.shard):
             print(path)
 
 

@@ -163,6 +163,7 @@ COMMANDS: dict[str, type[Command]] = {
     "train world": train.TrainWorld,
     "train confidence": train.TrainConfidence,
     "data simulate": data.Simulate,
+    "data annotate": data.Annotate,
     "data pairs": data.Pairs,
     "data cache": data.Cache,
     "data fetch": data.Fetch,

@@ -1,6 +1,5 @@
 """Simulated clips: frames, exact motion, training pairs, and files: MOVi-F records (TFRecord) and TAP-Vid pickles."""
 
-import io
 import pickle
 import struct
 import zlib
@@ -14,20 +13,20 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Float32, Int16, Integer, UInt8, UInt16
-from PIL import Image
 from torch import Tensor
 
 from lpa_cwm.datasets.movif import RecordFile, masked_crc
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
-from lpa_cwm.io import safe_load
 from lpa_cwm.jobs import Shard, progress
 from lpa_cwm.rng import KeyPart, numpy_rng
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.poses import Points
 from lpa_cwm.simulator.render import Camera, FrameRenderer, RayHits, RenderSettings, raster_centers
 from lpa_cwm.simulator.scene import SCENE_CONFIGS, SceneConfig, SimulatedScene, sample_scene, scene_config
+from lpa_cwm.synth.images import encode_jpeg
 from lpa_cwm.synth.pairs import Example
+from lpa_cwm.synth.video_tracks import is_complete_pickle
 
 TRACK_FRAMES = 8
 """Number of frames in which the points of tracks are sampled."""
@@ -205,7 +204,6 @@ class SimulatedPairs:
 
 
 Form = Literal["movi", "tapvid"]
-QUALITY = 95
 Feature = Sequence[bytes] | np.ndarray
 """Byte strings, floating-point numbers or whole numbers."""
 LEVELS = 65535
@@ -291,16 +289,9 @@ def is_complete_series(path: Path, form: Form) -> bool:
     try:
         if form == "movi":
             return len(list(RecordFile(path))) > 0
-        return bool(safe_load.load_pickle(path))
+        return is_complete_pickle(path)
     except InputError:
         return False
-
-
-def encode_jpeg(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
-    """A JPEG without chroma subsampling."""
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=QUALITY, subsampling=0)
-    return buffer.getvalue()
 
 
 def tapvid_entry(clip: SimulatedClip, tracks: int) -> dict[str, np.ndarray]:

@@ -274,6 +274,13 @@ def motion_blur(picture: Picture, angle: float, length: float) -> Picture:
     return total / 7
 
 
+def encode_jpeg(picture: UInt8[np.ndarray, "h w 3"], quality: int = 95) -> bytes:
+    """A JPEG without chroma subsampling."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "JPEG", quality=quality, subsampling=0)
+    return buffer.getvalue()
+
+
 def jpeg(frame: UInt8[Tensor, "3 s s"], quality: int) -> UInt8[Tensor, "3 s s"]:
     """The frame after JPEG compression."""
     file = io.BytesIO()

@@ -71,8 +71,7 @@ def video_sources(pairs: VideoPairs) -> dict[str, FlowSource]:
 
 def follow_back(frames: Sequence[UInt8[Tensor, "3 s s"]]) -> FlowPair:
     """Flow from the last frame to the first; the points that it shows and that return to where they began."""
-    cv2 = require("cv2", extra="flow")
-    search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    cv2, search = dense_inverse_search()
     grays = [gray_image(cv2, frame) for frame in frames]
     grid = rearrange(flow_grid((SIZE, SIZE)), "d h w -> (h w) d")
     origin, inside_back = follow(search, grays[::-1], grid)
@@ -84,6 +83,12 @@ def follow_back(frames: Sequence[UInt8[Tensor, "3 s s"]]) -> FlowPair:
         for part in ((origin - grid).where(known[:, None], torch.nan), known)
     )
     return FlowPair(torch.stack((frames[0], frames[-1])), flow, visible)
+
+
+def dense_inverse_search() -> tuple[Any, Any]:
+    """OpenCV, and its dense inverse search with the medium preset."""
+    cv2 = require("cv2", extra="flow")
+    return cv2, cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
 
 
 def follow(

@@ -40,6 +40,7 @@ from lpa_cwm.synth.pair_shards import (
 )
 from lpa_cwm.synth.pairs import PairSource, Split, VideoPairs, decode_folder, video_stills
 from lpa_cwm.synth.video_flow import video_sources
+from lpa_cwm.synth.video_tracks import VideoTracks
 
 if TYPE_CHECKING:
     from lpa_cwm.simulator.clip import SimulatedPairs
@@ -110,10 +111,19 @@ class PairFolders:
 
     def video_flow(self, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
         """Sources of pairs of natural video, and the decoded clips they use."""
+        pairs = self.needed_videos(split)
+        return video_sources(pairs), tuple(dict.fromkeys(shot.frames for shot in pairs.shots))
+
+    def video_tracks(self, split: Split, tracks: int, seed: int) -> VideoTracks:
+        """Annotated clips of the videos; occluders show the photographs."""
+        return VideoTracks(self.needed_videos(split), ImagePool.of(self.photos, split), tracks, seed)
+
+    def needed_videos(self, split: Split) -> VideoPairs:
+        """Pairs of the videos, without which there is nothing to make."""
         pairs = self.video_pairs(split)
         if pairs is None:
-            raise InputError("Pairs of the kind video are made from videos; give a folder of videos with --natural.")
-        return video_sources(pairs), tuple(dict.fromkeys(shot.frames for shot in pairs.shots))
+            raise InputError("No videos were given; give a folder of videos with --natural.")
+        return pairs
 
     def flow_sources(self, kind: PairKind, split: Split) -> tuple[dict[str, FlowSource], tuple[Path, ...]]:
         """Sources of the pairs of a kind, and the files they use."""
