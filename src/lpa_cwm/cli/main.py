@@ -1,4 +1,4 @@
-"""The program: commands by name; parse, check and run one, tell by the exit code how it went; shell completion."""
+"""The program: parse, check and run one command, with exit codes and shell completion."""
 
 import ctypes
 import difflib
@@ -68,7 +68,7 @@ def fish_lines(options: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator
     """One `complete` command for each word that fish may offer."""
     for name, given in options.items():
         first, _, second = name.partition(" ")
-        # Nothing before the command but the program itself.
+        # The command comes directly after the program.
         yield f"complete -c lpa-cwm -f -n '__fish_is_first_arg' -a {first}"
         known = f"__fish_seen_subcommand_from {first}"
         if second:
@@ -117,7 +117,7 @@ FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143
 MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.DisallowNone)
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 BOX = re.compile("[\u2500-\u257f]|-{5,}")
-"""Lines that the parser draws."""
+"""Box lines that the parser draws around errors."""
 NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Names of glibc's <malloc.h>."""
@@ -134,7 +134,7 @@ class Command(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """Print a script that teaches a shell to complete commands and options."""
+    """Print a script for a shell that completes commands and options."""
 
     EXAMPLE: ClassVar[str] = 'eval "$(lpa-cwm completion bash)"'
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
@@ -175,9 +175,9 @@ COMMANDS: dict[str, type[Command]] = {
 }
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
 FORMER = {"demo": "page", "methods": "list-trackers"}
-"""Commands that have other names now."""
+"""Former names of commands, for the error message."""
 FORMER_OPTIONS = {"--plan": "--dry-run", "--method": "--adjudicator or --tracker"}
-"""Options that have other names now."""
+"""Former names of options, for the error message."""
 ABOUT = """Track points through video with a counterfactual world model, and evaluate any tracker.
 
 usage: lpa-cwm COMMAND [OPTIONS]
@@ -188,7 +188,7 @@ CODES = "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. Results go 
 
 
 def parse(arguments: list[str] | None = None) -> Command:
-    """The command that the words ask for, with all values in range; `sys.argv` if none are given."""
+    """Parse and check a command line, by default `sys.argv`."""
     words = sys.argv[1:] if arguments is None else arguments
     for count in (1, 2):
         name = " ".join(words[:count])
@@ -214,13 +214,13 @@ def parse(arguments: list[str] | None = None) -> Command:
 
 
 def options_in(words: list[str]) -> set[str]:
-    """Names of the fields that the options among the words set."""
+    """Names of the fields that the given options set."""
     options = (word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--"))
     return {option.removeprefix("no-").replace("-", "_") for option in options}
 
 
 def parse_options(name: str, words: list[str]) -> Command:
-    """The options of one command; help ends with an example."""
+    """Parse the options of one command; help ends with an example."""
     kind, prog = COMMANDS[name], f"lpa-cwm {name}"
     if not {"-h", "--help"} & set(words):
         said = io.StringIO()
@@ -237,7 +237,7 @@ def parse_options(name: str, words: list[str]) -> Command:
 
 @cache
 def help_of(name: str) -> str:
-    """What the parser says of a command."""
+    """Help text of a command."""
     shown = io.StringIO()
     with redirect_stdout(shown), suppress(SystemExit):
         tyro.cli(COMMANDS[name], prog=f"lpa-cwm {name}", args=["--help"], config=MARKERS)
@@ -245,7 +245,7 @@ def help_of(name: str) -> str:
 
 
 def misparsed(name: str, words: list[str], box: str) -> str:
-    """One sentence instead of the parser's box: which option there is not, or what else is wrong."""
+    """One sentence instead of the parser's box: the unknown option, or another error."""
     known = set(OPTION.findall(help_of(name)))
     for word in words:
         option = word.partition("=")[0]
@@ -272,7 +272,7 @@ def command_overview(group: str = "") -> str:
 
 
 def no_command(group: str, word: str) -> str:
-    """That there is no such command, and which was probably meant."""
+    """An unknown command, and the known one that was probably meant."""
     given = f"{group} {word}".strip()
     last = {name.split()[-1]: name for name in reversed(COMMANDS)} | {name: name for name in COMMANDS} | FORMER
     near = difflib.get_close_matches(given, last, 1) or difflib.get_close_matches(word, last, 1)
@@ -281,12 +281,12 @@ def no_command(group: str, word: str) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM; cleaned up like an interrupt."""
+    """SIGTERM, which is handled like an interrupt."""
 
 
 @contextmanager
 def cleanup_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM leave all `with` blocks, as SIGINT does, so that no temporary file stays."""
+    """Let SIGTERM leave all `with` blocks, as SIGINT does, so that no temporary file remains."""
     if threading.current_thread() is not threading.main_thread():
         # Python sets signal handlers in the main thread only.
         yield

@@ -315,7 +315,7 @@ class PhotometricJitter:
 
     @classmethod
     def strong(cls) -> "PhotometricJitter":
-        """Poor footage: exposure, shadows, motion blur and compression differ between the frames."""
+        """Jitter as in poor footage: exposure, shadows, motion blur and compression differ between the frames."""
         return cls(
             shade=0.08,
             light=0.12,
