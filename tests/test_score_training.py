@@ -145,7 +145,6 @@ def test_large_photographs_are_reduced(tmp_path):
         ("--crop=31", "cannot be run"),
         ("--crop=0", "--crop is"),
         ("--save-every=0", "--save-every is"),
-        ("--rate=nan", "--rate is"),
     ],
 )
 def test_impossible_options_end_in_one_sentence(photos, tmp_path, capsys, option, sentence):

@@ -193,8 +193,6 @@ class Ablate(TrainingOptions, ScoreModelOption):
     """Candidates to train on, from `lpa-cwm data cache`."""
     out: OutFolder
     """Folder of trainings, runs and the report."""
-    trainings: OutFolder | None = None
-    """Folder of the trainings, to share them between data sets; by default one in `out`."""
     only: tuple[Name, ...] = ()
     """Names of the variants to run; all of the preset when empty."""
     selection: DataOptions = field(default_factory=DataOptions)
@@ -202,7 +200,7 @@ class Ablate(TrainingOptions, ScoreModelOption):
     model: WorldOption = field(default_factory=WorldOption)
     """World model and device."""
     expert: ExpertOptions = field(default_factory=ExpertOptions)
-    """Settings of the tracker; the defaults are the world model's own. The preset holds for the trainings too."""
+    """Settings of the tracker; the defaults are the world model's own. The preset also applies to the trainings."""
 
     def run(self) -> None:
         """Train and track all variants, then write the report."""
@@ -214,7 +212,6 @@ class Ablate(TrainingOptions, ScoreModelOption):
             self.cache,
             self.out,
             variants=self.only or (PAPER_VARIANTS if self.expert.preset == "paper" else ()),
-            trainings=self.trainings,
             training=LpaTraining.of_preset(self.expert.preset, steps=self.steps, autocast=self.autocast),
             world=self.model.world,
             score_model=self.score_model,

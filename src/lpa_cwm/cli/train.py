@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("steps", "autocast", "batch", "rate", "save_every", "seed", "clip", "oversample", "augment", "average"),
-    *("max_oracle_error", "interaction", "visual", "visibility_head"),
+    *("max_oracle_error", "visibility_head"),
 )
 """Options of `train lpa` that are fields of `LpaTraining`."""
 
@@ -70,10 +70,6 @@ class TrainLpa(DeviceOption, TrainingOptions, TrainingFolderOptions, PresetOptio
     max_oracle_error: GradientNorm | None = None
     """Leave out sets whose best candidate is further from the truth than this many pixels, in training and selection:
     8, or inf (none is left out) in the paper."""
-    interaction: bool | None = None
-    """Attention between the candidates of a set (the set transformer); on by default."""
-    visual: bool | None = None
-    """Use the frames besides responses and statistics; on by default."""
     visibility_head: bool | None = None
     """Predict visibility by a head of its own, not only by the weights; the paper has none. Needs the visibility
     term."""
@@ -119,12 +115,8 @@ class TrainScore(TrainingFolderOptions):
     """Crops per update."""
     crop: Annotated[int, integer(2, 1024)] = 48
     """Side of a crop, in pixels; an even number."""
-    rate: Rate = 2e-3
-    """Highest learning rate; it rises for 2 % of the steps, then falls as a cosine."""
     evaluate: bool = False
-    """Train nothing; print the denoising gain of `init` on the held-out photographs."""
-    init: InPath | None = None
-    """Weights to evaluate; by default the bundled ones."""
+    """Train nothing; print the denoising gain of the bundled weights on the held-out photographs."""
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
@@ -134,9 +126,9 @@ class TrainScore(TrainingFolderOptions):
 
         # Evaluation needs held-out photographs: checked before the training, not after it.
         ImagePool.of(self.photos, "val")
-        weights = self.init
+        weights = None
         if not self.evaluate:
-            training = ScoreTraining(self.steps, self.batch, self.crop, self.rate, self.save_every)
+            training = ScoreTraining(self.steps, self.batch, self.crop, save_every=self.save_every)
             weights = train_score_model(self.photos, self.out, training)
             print(weights)
         print(denoising_gain(self.photos, load_compact_score(weights)))

@@ -36,11 +36,15 @@ WORKING_SIDE = 256
 class ScoreTraining:
     """All settings of a training."""
 
-    steps: int
-    batch: int
-    crop: int
-    rate: float
-    save_every: int
+    steps: int = 2_500
+    batch: int = 16
+    """Crops per update."""
+    crop: int = 48
+    """Side of a crop in pixels; an even number."""
+    rate: float = 2e-3
+    """Highest learning rate; it rises for 2 % of the steps, then falls as a cosine."""
+    save_every: int = 100
+    """Updates between checkpoints."""
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.save_every) < 1 or self.crop < 2 or self.crop % 2 or not self.rate > 0:
