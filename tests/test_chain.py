@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from golden_weights import formula_weights
-from lpa_cwm.adjudicators import score_models as adm
+from lpa_cwm.adjudicators import apa as adm
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.download import Download
 from lpa_cwm.worlds.opt_cwm import world

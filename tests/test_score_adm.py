@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from golden_weights import formula_weights
-from lpa_cwm.adjudicators import score_models as adm
-from lpa_cwm.adjudicators.score_models import TIME, noise_std
+from lpa_cwm.adjudicators import apa as adm
+from lpa_cwm.adjudicators.apa import TIME, noise_std
 from lpa_cwm.datasets.download import Download
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import ScoreModel

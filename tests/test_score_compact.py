@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lpa_cwm.adjudicators.score_models import FILE, SIGMA, CompactScore, NoisePredictor, load_compact_score
+from lpa_cwm.adjudicators.apa import FILE, SIGMA, CompactScore, NoisePredictor, load_compact_score
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import bundled_weights
 from lpa_cwm.geometry import pixel_centers

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from lpa_cwm.adjudicators.score_models import FILE, load_compact_score
+from lpa_cwm.adjudicators.apa import FILE, load_compact_score
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.rng import generator

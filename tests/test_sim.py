@@ -15,9 +15,8 @@ pytest.importorskip("embreex")
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.assets import Assets
 from lpa_cwm.simulator.clip import SimulatedPairs, simulate_clip
-from lpa_cwm.simulator.poses import pixel_rays, project, rotations
 from lpa_cwm.simulator.render import Camera, LightOcclusion, RenderSettings, edge_pixels, raster_centers
-from lpa_cwm.simulator.scene import SceneConfig
+from lpa_cwm.simulator.scene import SceneConfig, pixel_rays, project, rotations
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SMALL = SceneConfig(

@@ -200,7 +200,7 @@ def _opt_cwm_missing() -> str | None:
 
 
 def _compact_score(device: str) -> "ScoreModel":
-    from lpa_cwm.adjudicators.score_models import load_compact_score
+    from lpa_cwm.adjudicators.apa import load_compact_score
 
     return load_compact_score()
 
@@ -208,7 +208,7 @@ def _compact_score(device: str) -> "ScoreModel":
 def _adm(device: str) -> "ScoreModel":
     import torch
 
-    from lpa_cwm.adjudicators.score_models import load_adm
+    from lpa_cwm.adjudicators.apa import load_adm
     from lpa_cwm.datasets.download import ADM
 
     return load_adm(ADM.path(next(iter(ADM.paths()))), half=torch.device(device).type != "cpu")

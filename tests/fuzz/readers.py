@@ -100,7 +100,7 @@ def learned_world(path):
 
 
 def score_model(path):
-    from lpa_cwm.adjudicators.score_models import load_compact_score
+    from lpa_cwm.adjudicators.apa import load_compact_score
 
     load_compact_score(path)
 

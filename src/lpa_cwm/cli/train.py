@@ -120,7 +120,7 @@ class TrainScore(TrainingFolderOptions):
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
-        from lpa_cwm.adjudicators.score_models import load_compact_score
+        from lpa_cwm.adjudicators.apa import load_compact_score
         from lpa_cwm.synth.images import ImagePool
         from lpa_cwm.training.score_model import ScoreTraining, denoising_gain, train_score_model
 

@@ -20,8 +20,7 @@ from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.jobs import Shard, progress
 from lpa_cwm.rng import KeyPart, numpy_rng
-from lpa_cwm.simulator.assets import Assets
-from lpa_cwm.simulator.poses import Points
+from lpa_cwm.simulator.assets import Assets, Points
 from lpa_cwm.simulator.render import Camera, FrameRenderer, RayHits, RenderSettings, raster_centers
 from lpa_cwm.simulator.scene import SCENE_CONFIGS, SceneConfig, SimulatedScene, sample_scene, scene_config
 from lpa_cwm.synth.images import encode_jpeg

@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from lpa_cwm.geometry import axis_centers
-from lpa_cwm.simulator.assets import Assets
-from lpa_cwm.simulator.poses import FramePoints, Numbers, Points, Rows, dot, scatter_columns
+from lpa_cwm.simulator.assets import Assets, FramePoints, Numbers, Points, Rows, dot, scatter_columns
 from lpa_cwm.simulator.texture import Color, Texture
 
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], dtype=np.float32)

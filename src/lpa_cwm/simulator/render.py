@@ -11,20 +11,9 @@ from torch import Tensor
 
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import axis_centers
+from lpa_cwm.simulator.assets import FramePoints, Numbers, Points, Rows, dot, scatter_columns
 from lpa_cwm.simulator.environment import ShadingPoint
-from lpa_cwm.simulator.poses import (
-    NEAR,
-    FramePoints,
-    Numbers,
-    Points,
-    Rows,
-    dot,
-    focal_of,
-    pixel_rays,
-    project,
-    scatter_columns,
-)
-from lpa_cwm.simulator.scene import SimulatedScene
+from lpa_cwm.simulator.scene import NEAR, SimulatedScene, focal_of, pixel_rays, project
 from lpa_cwm.simulator.texture import Color, to_srgb
 
 TOUCHING = 1e-4

@@ -1,4 +1,4 @@
-"""A scene: its distribution, rigid-body physics, bodies with their motion, camera path, environment and light.
+"""A scene: its distribution, physics, bodies with their poses, pinhole camera and its path, environment and light.
 
 MuJoCo (Todorov et al. 2012) moves the bodies: some settle, then others are thrown at them. A scene is a function of its
 identity. Lengths are in scene units.
@@ -14,12 +14,17 @@ from jaxtyping import Bool, Float, Float32, Int
 
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.rng import KeyPart, numpy_rng
-from lpa_cwm.simulator.assets import Assets, Mesh
+from lpa_cwm.simulator.assets import Assets, FramePoints, Mesh, Points, Rows, dot, scatter_columns
 from lpa_cwm.simulator.environment import Environment, Indoors, Outdoors
-from lpa_cwm.simulator.poses import Points, Poses, Rows, look_at, rotations, scatter_columns
 from lpa_cwm.simulator.texture import Texture
 
 Range = tuple[float, float]
+FOCAL, SENSOR = 35.0, 32.0
+"""Focal length and sensor width of the MOVi camera, in millimeters."""
+NEAR = 0.05
+"""Near clipping distance."""
+FLIP = np.array([[1], [-1]], dtype=np.float32)
+"""y points down in the frame and up in the camera."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,68 @@ def scene_config(name: str) -> SceneConfig:
     if name not in SCENE_CONFIGS:
         raise InputError(f"There is no scene configuration '{name}'; choose one of {', '.join(SCENE_CONFIGS)}.")
     return SCENE_CONFIGS[name]
+
+
+def rotations(quaternion: Float[np.ndarray, "*b 4"]) -> Float[np.ndarray, "*b 3 3"]:
+    """Rotation matrices of unit quaternions (w, x, y, z)."""
+    w, x, y, z = np.moveaxis(quaternion, -1, 0)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+@dataclass(frozen=True)
+class Poses:
+    """Positions and rotations from local to world coordinates; the leading axes are steps, then bodies."""
+
+    position: Float[np.ndarray, "*b 3"]
+    rotation: Float[np.ndarray, "*b 3 3"]
+
+    def __getitem__(self, index: int | tuple[int, ...]) -> "Poses":
+        return Poses(self.position[index], self.rotation[index])
+
+    def to_world(self, own: Points, scale: float = 1.0) -> Points:
+        """Local to world coordinates of a single pose; `scale` is the length of a local unit."""
+        return (scale * self.rotation).astype(np.float32) @ own + self.position.astype(np.float32)[:, None]
+
+    def to_local(self, world: Points) -> Points:
+        """World to local coordinates of a single pose."""
+        return self.rotation.T.astype(np.float32) @ (world - self.position.astype(np.float32)[:, None])
+
+
+def look_at(
+    position: Float[np.ndarray, "s 3"], target: Float[np.ndarray, "s 3"], roll: Float[np.ndarray, "s"]
+) -> Poses:
+    """Camera poses that look at targets along -z with y up, then roll about that axis."""
+    back = position - target
+    back = back / np.linalg.norm(back, axis=-1, keepdims=True)
+    right = np.cross(np.array([0.0, 0.0, 1.0]), back)
+    right = right / np.linalg.norm(right, axis=-1, keepdims=True)
+    up = np.cross(back, right)
+    cos, sin = np.cos(roll)[:, None], np.sin(roll)[:, None]
+    return Poses(position, np.stack((cos * right + sin * up, cos * up - sin * right, back), axis=-1))
+
+
+def focal_of(size: int) -> float:
+    """Focal length in pixels of a frame of `size` x `size`."""
+    return size * FOCAL / SENSOR
+
+
+def pixel_rays(xy: FramePoints, size: int) -> Points:
+    """Unit ray directions, in camera coordinates, through points of the frame."""
+    direction = np.full((3, xy.shape[1]), -1, dtype=np.float32)
+    direction[:2] = (xy - np.float32(size / 2)) * (FLIP / np.float32(focal_of(size)))
+    return direction / np.sqrt(dot(direction, direction))
+
+
+def project(point: Points, size: int) -> FramePoints:
+    """Pinhole projection of points in camera coordinates; NaN for points behind the near plane."""
+    scale = np.full(point.shape[1], np.nan, dtype=np.float32)
+    np.divide(np.float32(-focal_of(size)), point[2], out=scale, where=point[2] < -NEAR)
+    return point[:2] * scale * FLIP + np.float32(size / 2)
 
 
 SUBSTEPS = 20

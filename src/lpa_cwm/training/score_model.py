@@ -13,8 +13,7 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lpa_cwm.adjudicators.apa import to_score_frame
-from lpa_cwm.adjudicators.score_models import FILE, SIGMA, NoisePredictor
+from lpa_cwm.adjudicators.apa import FILE, SIGMA, NoisePredictor, to_score_frame
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import resize_frame, unit_range
