@@ -371,6 +371,11 @@ def test_a_video_on_standard_input_is_tracked_as_it_arrives(clip, tmp_path, caps
     assert len(read(tmp_path / "o.mp4")) == 3
     assert read(tmp_path / "o.mp4").hw == (64, 128)
     assert len(json.loads((tmp_path / "u.json").read_text())["tracks"][1]["points"]) == 2
+    for color_by, (stronger, weaker) in {"track": (0, 1), "confidence": (1, 0)}.items():
+        # The first track is red; as a query it is certain, and so green.
+        stream("--out", tmp_path / "c.mp4", "--color-by", color_by, "--dot-size", 12)
+        color = read(tmp_path / "c.mp4")[0][:, 20, 20].int()
+        assert color[stronger] > color[weaker] + 80
 
 
 def test_an_interrupted_stream_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch):

@@ -38,7 +38,15 @@ from lpa_cwm.io.inputs import (
 )
 from lpa_cwm.io.tracks import TrackSource, save_tracks, to_rows
 from lpa_cwm.io.video import PICTURES, FrameStream, read
-from lpa_cwm.io.visualization import VIDEO_SUFFIXES, OverlayStyle, draw_tracks, overlay, write_video
+from lpa_cwm.io.visualization import (
+    VIDEO_SUFFIXES,
+    OverlayStyle,
+    confidence_colors,
+    confidence_of,
+    draw_tracks,
+    overlay,
+    write_video,
+)
 from lpa_cwm.masks import joint_group_size
 from lpa_cwm.pair_tracking import NATIVE_MASKS
 from lpa_cwm.protocols import Tracker
@@ -292,7 +300,9 @@ class StreamJob:
         """Frames with the tracks drawn on them."""
         for frame in frames:
             tracks = self.done.to_tracks(first=max(0, len(self.done) - self.style.tail - 1))
-            marked = draw_tracks(frame, tracks.xy, tracks.visible, style=self.style, ids=self.points.track_ids)
+            by_confidence = self.style.color_by == "confidence"
+            colors = confidence_colors(confidence_of(tracks)[:, -1]) if by_confidence else None
+            marked = draw_tracks(frame, tracks.xy, tracks.visible, colors, style=self.style, ids=self.points.track_ids)
             plain = draw_tracks(frame, tracks.xy[:0], tracks.visible[:0], style=self.style)
             yield torch.cat([plain, marked], dim=2) if self.style.side_by_side else marked
 

@@ -6,7 +6,7 @@ those of the published files. SMURF (Stone et al. 2021, arXiv:2105.07014) is the
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
@@ -295,7 +295,7 @@ def cell_grid(features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 2 h w"]:
 class RaftFlow:
     """A RAFT network as a `flow_trackers.Flow`."""
 
-    network: Raft
+    network: Raft = field(repr=False)
     iterations: int = 12
 
     @torch.no_grad()

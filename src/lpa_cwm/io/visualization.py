@@ -87,6 +87,11 @@ def confidence_of(tracks: Tracks) -> Float[Tensor, "n t"]:
     return torch.where(visible, 0.5 + 0.5 * share.clamp(min=0).nan_to_num(1.0), 0.25 * (1 + share.nan_to_num(-1.0)))
 
 
+def confidence_colors(confidence: Float[Tensor, "n"]) -> list[Color]:
+    """From red for 0 to green for 1."""
+    return [hue_color(GREEN * value) for value in confidence.tolist()]
+
+
 def enlargement(hw: tuple[int, int]) -> int:
     """How many times larger the page draws a frame of this size."""
     return max(1, round(SHORT_SIDE / min(hw)))
@@ -100,9 +105,7 @@ def overlay(
     confidence = confidence_of(tracks) if style.color_by == "confidence" else None
     for index in range(len(clip)):
         frame, past = clip[index], slice(0, index + 1)
-        colors = None
-        if confidence is not None:
-            colors = [hue_color(GREEN * value) for value in confidence[:, index].tolist()]
+        colors = None if confidence is None else confidence_colors(confidence[:, index])
         drawn = draw_tracks(frame, tracks.xy[:, past], tracks.visible[:, past], colors, style=style, ids=ids)
         if style.side_by_side:
             plain = draw_tracks(frame, tracks.xy[:0, past], tracks.visible[:0, past], style=style)
@@ -135,7 +138,7 @@ def draw_tracks(
         draw_head(pen, points[-1], seen[-1], ink, radius)
         if style.numbers and points[-1][0] == points[-1][0]:
             corner = points[-1][0] + 1.2 * radius, points[-1][1] - 2.2 * radius
-            label, size_of_text = str(ids[number] if ids else number), max(8 * SMOOTH, 2 * radius)
+            label, size_of_text = str(ids[number] if ids else number), max(11 * SMOOTH, 2 * radius)
             pen.text(corner, label, (*ink, 255), font_size=size_of_text, stroke_width=1, stroke_fill=(0, 0, 0, 255))
     small = np.asarray(picture.resize(size, Image.Resampling.BOX))
     return rearrange(torch.from_numpy(small.copy()), "h w c -> c h w")
