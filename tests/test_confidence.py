@@ -11,16 +11,18 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, LEAST, evidence, probabilities
+from lpa_cwm.estimates import EVIDENCE, LEAST, compare_appearance, evidence, probabilities, wide_step
 from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method
+from lpa_cwm.geometry import sample_pixels
 from lpa_cwm.pair_tracking import PairResult
+from lpa_cwm.probe import observe_pair
 from lpa_cwm.tracker import CwmTracker, track_clip
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
-RULE = Calibration((1.0, 0.0, 0.0, 3.0), (2.0, 0.0, -1.0, 5.0))
+RULE = Calibration((1.0, 0.0, 0.0, 0.0, 0.0, 3.0), (2.0, 0.0, -1.0, 0.0, 0.0, 5.0))
 
 
 def estimates(count: int = 4000) -> Estimates:
@@ -47,6 +49,24 @@ def test_probabilities_are_two_logistic_regressions() -> None:
         assert visible[row].item() == pytest.approx(1 / (1 + np.exp(-(x[row, 0].item() + 3))), rel=1e-5)
         logit = 2 * x[row, 0].item() - x[row, 2].item() + 5
         assert found[row].item() == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
+
+
+def test_appearance_is_compared_in_each_frames_own_pixels() -> None:
+    clip = toy_clip(ToyMotion((0.1, 0.0)), 2, (64, 96))
+    observed = observe_pair(ToyWorld(), clip[0], clip[0], ("test",), TrackerConfig(), "cpu")
+    xy = torch.tensor([[40.0, 30.0], [1.0, 63.0]])
+    same = compare_appearance(observed, xy, PairResult.empty(xy))
+    assert not same.near_change.any()
+    assert not same.wide_change.any()
+    ends = xy + torch.tensor([4.0, 0.0])
+    step = wide_step(64, 96)
+    moved = compare_appearance(observed, xy, PairResult.empty(ends))
+    for name, distance in (("near_change", 1.0), ("wide_change", step)):
+        square = [(dx * distance, dy * distance) for dx in range(-4, 5) for dy in range(-4, 5)]
+        for row in range(2):
+            here, there = (sample_pixels(clip[0], start[row] + torch.tensor(square)) for start in (xy, ends))
+            assert getattr(moved, name)[row].item() == pytest.approx((here - there).abs().mean().item(), rel=1e-4)
+    assert wide_step(480, 854) == pytest.approx(2 * (480 * 854) ** 0.5 / 256)
 
 
 def test_the_fit_finds_the_regression_that_made_the_labels() -> None:

@@ -20,9 +20,12 @@ from lpa_cwm.geometry import (
     pixel_centers,
     rescale,
     sample_bilinear,
+    sample_pixels,
     to_continuous_index,
     to_sampler,
+    unit_range,
 )
+from lpa_cwm.rng import generator
 
 sizes = st.tuples(st.integers(2, 400), st.integers(2, 400))
 unit = st.floats(0, 0.999)
@@ -98,3 +101,11 @@ def test_grids_of_centers_agree():
     assert to_continuous_index(centers[2, 4]).tolist() == [4.0, 2.0]
     assert centered_grid(3).view(3, 3, 2)[1, 1].tolist() == [0.0, 0.0]
     assert patch_centers((16, 24), 8).tolist() == [[4, 4], [12, 4], [20, 4], [4, 12], [12, 12], [20, 12]]
+
+
+def test_sampled_pixels_are_bilinear_values_of_the_whole_frame():
+    draw = generator("test", "pixels")
+    frame = torch.randint(0, 256, (3, 20, 30), generator=draw, dtype=torch.uint8)
+    xy = torch.rand(7, 5, 2, generator=draw) * torch.tensor([36.0, 26.0]) - 3
+    whole = sample_bilinear(unit_range(frame)[None], xy.flatten(0, 1)[None]).view(7, 5, 3)
+    torch.testing.assert_close(sample_pixels(frame, xy), whole, atol=1e-5, rtol=0)

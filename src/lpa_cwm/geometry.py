@@ -148,6 +148,25 @@ def sample_bilinear(image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b n 2"])
     return rearrange(values, "b c 1 n -> b n c")
 
 
+def sample_pixels(frame: UInt8[Tensor, "c h w"], xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b c"]:
+    """Bilinear colors in [0, 1] at points of a frame in bytes, of which only their pixels are read.
+
+    Outside the frame the border is repeated.
+    """
+    height, width = frame.shape[-2:]
+    place = to_continuous_index(xy)
+    corner = place.floor()
+    share = place - corner
+    column, row = corner.long().unbind(-1)
+    flat = frame.flatten(1)
+    value = torch.zeros(())
+    for dx, dy in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        index = (row + dy).clamp(0, height - 1) * width + (column + dx).clamp(0, width - 1)
+        weight = (share[..., 0] if dx else 1 - share[..., 0]) * (share[..., 1] if dy else 1 - share[..., 1])
+        value = value + flat[:, index.to(flat.device)].to(weight) * weight
+    return value.movedim(0, -1) / 255
+
+
 def sample_crop(
     image: Float[Tensor, "b c h w"], xy: Float[Tensor, "b 2"], extent: float, size: int
 ) -> Float[Tensor, "b c size size"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import FrameEstimate
+from lpa_cwm.estimates import FrameEstimate, compare_appearance
 from lpa_cwm.jobs import in_threads
 from lpa_cwm.pair_tracking import (
     PairResult,
@@ -144,6 +144,8 @@ class OnlineTracker:
             xy = self._given(reference, rows)
             result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
             result = self._reevaluate(name, observed[reference], xy, rows, result, others)
+            if self.config.calibration is not None:
+                result = compare_appearance(observed[reference], xy, result)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)

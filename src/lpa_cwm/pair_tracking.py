@@ -51,6 +51,10 @@ class PairResult:
     native_strength: Float[Tensor, "n"]
     """In crops at native resolution; NaN without them."""
     native_spread: Float[Tensor, "n"]
+    near_change: Float[Tensor, "n"]
+    """Mean difference of color between the nearest pixels of the query and of the endpoint; NaN if not compared."""
+    wide_change: Float[Tensor, "n"]
+    """The same in a wider neighborhood."""
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
