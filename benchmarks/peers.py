@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is timed: a tracker on so many points and frames."""
+    """What is timed: a tracker with a number of points and frames."""
 
     tracker: str
     points: int

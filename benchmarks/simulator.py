@@ -124,7 +124,7 @@ def read(image, xy, mode="bicubic"):
 
 
 def there_and_back(clip, frame, flow):
-    """How far from a visible pixel's center one ends who follows what is seen at its target back."""
+    """Forward-backward error: distance of a visible pixel's center from the end of its round trip."""
     seen = flow.visible.ravel()
     center = raster_centers(256)[:, seen]
     eye, scene = Camera(clip.scene, 256), clip.scene

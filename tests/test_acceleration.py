@@ -71,7 +71,7 @@ def test_queries_at_once_follow_the_free_memory(monkeypatch):
     free["cuda"] = GIGABYTE // 64
     assert lc.load("uniform", device="cuda").config.batch == 1
     free["cuda"] = 10_000 * GIGABYTE
-    assert lc.load("uniform", device="cuda").config.batch == acceleration.MOST_QUERIES
+    assert lc.load("uniform", device="cuda").config.batch == acceleration.MAX_QUERIES
 
 
 def test_what_has_no_networks_is_refused():

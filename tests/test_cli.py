@@ -24,7 +24,7 @@ PROGRAM = [sys.executable, "-m", "lpa_cwm.cli.main"]
 SILENT = {"train lpa", "train score", "train world", "eval ablate", "eval compare", "data simulate", "data convert"}
 SILENT |= {"page", "completion", "data annotate", "data pairs"}
 """Commands that make files, not data; they print where these are."""
-MOST_OPTIONS = 150
+MAX_OPTIONS = 150
 INFINITE = {"clip", "max_oracle_error"}
 """Options whose help admits inf."""
 
@@ -196,7 +196,7 @@ def test_there_are_not_too_many_options():
     every = {(owner.__name__, name) for kind in COMMANDS.values() for owner, name, of in declared(kind)
              if not is_positional(of)}  # fmt: skip
     print(f"{len(every)} options")
-    assert len(every) <= MOST_OPTIONS
+    assert len(every) <= MAX_OPTIONS
 
 
 def test_every_command_that_tells_something_tells_it_to_machines():
@@ -238,7 +238,7 @@ def test_no_value_is_a_traceback(name, tmp_path, monkeypatch, capsys):
         given = []
         for option, kind in known:
             if not is_positional(kind):
-                given += [f"--{option.replace('_', '-')}", *[text] * (2 if "FEWEST" in repr(kind) else 1)]
+                given += [f"--{option.replace('_', '-')}", *[text] * (2 if "MIN MAX" in repr(kind) else 1)]
         monkeypatch.setattr(COMMANDS[name], "run", lambda self: None)
         assert ended(*name.split(), *words, *given) in (0, 2), (name, text)
         assert "Traceback" not in capsys.readouterr().err
@@ -293,7 +293,7 @@ def test_every_option_of_every_command_alone_with_every_bad_value(tmp_path, monk
         for _, option, of in declared(kind):
             options += 1
             for text in BAD:
-                values_of = [text] * (2 if "FEWEST" in repr(of) else 1)
+                values_of = [text] * (2 if "MIN MAX" in repr(of) else 1)
                 given = values_of if is_positional(of) else [f"--{option.replace('_', '-')}", *values_of]
                 code = ended(*name.split(), *example_of(name), *given)
                 error = capsys.readouterr().err

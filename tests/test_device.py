@@ -8,7 +8,7 @@ from lpa_cwm.registry import bundled_clip
 from lpa_cwm.types import Clip, Grid
 from simulated_device import NAME, SimulatedDevice
 
-MOST_WAITS = 40
+MAX_WAITS = 40
 """Per frame, with three source frames; every wait leaves a GPU idle for some ten microseconds."""
 
 
@@ -36,7 +36,7 @@ def test_host_waits_do_not_depend_on_the_number_of_points():
     few, many = waits_per_frame(4, still(3)), waits_per_frame(8, still(3))
     # The first frame only fills the tables of constants.
     assert few[1:] == many[1:]
-    assert max(few[1:]) <= MOST_WAITS
+    assert max(few[1:]) <= MAX_WAITS
 
 
 def test_device_gives_the_answers_of_the_cpu():

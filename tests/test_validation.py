@@ -91,7 +91,7 @@ def test_logs_may_have_numbers_that_are_not_finite():
 
 
 def test_large_files_and_pipes_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(validation, "MOST_TEXT", 100)
+    monkeypatch.setattr(validation, "MAX_TEXT", 100)
     (tmp_path / "large").write_text("x" * 101)
     with pytest.raises(ValueError, match="at most"):
         validation.read_text(tmp_path / "large", 100)
@@ -180,7 +180,7 @@ def test_pictures_of_many_pixels_and_odd_formats_are_refused(tmp_path, monkeypat
     assert read_rgb(tmp_path / "x.png", "x").shape == (10, 20, 3)
     with pytest.raises(InputError, match="not a picture"):
         read_rgb(tmp_path / "x.eps", "x")
-    monkeypatch.setattr(video, "MOST_PIXELS", 199)
+    monkeypatch.setattr(video, "MAX_PIXELS", 199)
     with pytest.raises(InputError, match="20x10 pixels"):
         read_rgb(tmp_path / "x.png", "x")
 

@@ -13,7 +13,7 @@ from lpa_cwm.errors import InputError
 
 Acceleration = Literal["bfloat16", "compile"]
 """Networks in half precision, which moves endpoints by a fraction of a pixel; or compiled networks."""
-MOST_QUERIES = 4096
+MAX_QUERIES = 4096
 """Largest batch of queries; larger ones are not faster."""
 MEMORY_SHARE = 0.5
 """Share of the free memory for the responses of one batch of queries."""
@@ -32,7 +32,7 @@ def queries_at_once(config: TrackerConfig, size: int, device: str) -> int:
     free, _ = torch.cuda.mem_get_info(device)
     responses = config.masks + len(config.gaps) * config.gap_masks
     each = responses * TEMPORARIES * 3 * size**2 * torch.finfo(torch.float32).bits // 8
-    return max(1, min(int(MEMORY_SHARE * free) // each, MOST_QUERIES))
+    return max(1, min(int(MEMORY_SHARE * free) // each, MAX_QUERIES))
 
 
 def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]) -> None:

@@ -105,7 +105,7 @@ def load_cwm(
         adjudicator = load_adjudicator(adjudicator, score_model, weights, device)
     acceleration.accelerate((world, adjudicator), device, accelerate)
     chosen = (config or world.defaults).changed(settings)
-    if device.startswith("cuda") and config is None and "batch" not in settings:
+    if device.partition(":")[0] == "cuda" and config is None and "batch" not in settings:
         chosen = chosen.changed({"batch": acceleration.queries_at_once(chosen, world.size, device)})
     return CwmTracker(world, adjudicator, chosen, device, quiet, workers)
 

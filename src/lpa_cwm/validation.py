@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     # Imported where arrays are read, because the command line's help needs no numpy.
     from numpy import ndarray
 
-MOST_TEXT = 32 << 20
+MAX_TEXT = 32 << 20
 """Bytes of a text file. The worst JSON, a list of empty dictionaries, takes 24 times as much memory."""
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 """Levels of nested lists and dictionaries."""
-MOST_ARRAYS = 256 << 20
+MAX_ARRAYS = 256 << 20
 """Bytes of all arrays of an archive together."""
-MOST_PIXELS = 40_000_000
+MAX_PIXELS = 40_000_000
 """Pixels of a picture; 8K video has 33 million. A decoded picture is in memory up to four times for a moment."""
-MOST_NAME = 240
+MAX_NAME = 240
 """Bytes of a name in the percent-encoding of file names, which have at most 255."""
-WHOLE = 2**63
+MAX_INTEGER = 2**63
 """Bound of whole numbers in files."""
 
 
@@ -66,7 +66,7 @@ def file_size(path: Path, most: int | None = None) -> int:
     return size
 
 
-def read_text(path: Path, most: int = MOST_TEXT) -> str:
+def read_text(path: Path, most: int = MAX_TEXT) -> str:
     """A text file of limited size."""
     file_size(path, most)
     return path.read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def parse_json(text: str, finite: bool = True) -> Any:
     """Plain values; nesting, numbers and texts that nothing after this could handle are refused."""
     held = json.loads(text)
     level = [held]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for value in level:
             if isinstance(value, dict):
@@ -93,7 +93,7 @@ def parse_json(text: str, finite: bool = True) -> Any:
         level = inner
         if not level:
             return held
-    raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def _check_plain(value: Any, finite: bool) -> None:
@@ -102,7 +102,7 @@ def _check_plain(value: Any, finite: bool) -> None:
         value.encode("utf-8")
     elif type(value) is float and finite and not math.isfinite(value):
         raise ValueError(f"it holds the number {value}")
-    elif type(value) is int and abs(value) >= WHOLE:
+    elif type(value) is int and abs(value) >= MAX_INTEGER:
         raise ValueError("it holds a number of more than 63 bits")
 
 
@@ -159,7 +159,7 @@ def _dataclass(value: Any, kind: type[Any], where: str) -> Any:
     return kind(**{name: structure(item, hints[name], f"{where}.{name}") for name, item in value.items()})
 
 
-def read_npz(path: Path, names: Collection[str] | None = None, most: int = MOST_ARRAYS) -> dict[str, Any]:
+def read_npz(path: Path, names: Collection[str] | None = None, most: int = MAX_ARRAYS) -> dict[str, Any]:
     """Arrays of an `.npz` archive by name, those of `names` if given; numbers and text only.
 
     Header, content and the size that the archive states must agree before an array is made.
@@ -178,7 +178,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = MOST_
     return found
 
 
-def read_npy(path: Path, most: int = MOST_ARRAYS) -> "ndarray":
+def read_npy(path: Path, most: int = MAX_ARRAYS) -> "ndarray":
     """The array of an `.npy` file; numbers and text only."""
     size = file_size(path, most)
     with path.open("rb") as file:
@@ -215,7 +215,7 @@ def check_array(array: Any, shape: Sequence[int | None], kinds: str, what: str, 
 
 def check_name(name: Any, what: str) -> str:
     """A name that can be printed and can become the name of a file."""
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(quote(name, safe="")) <= MOST_NAME:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(quote(name, safe="")) <= MAX_NAME:
         shown = repr(name)[:60] if isinstance(name, str | bytes | int) else type(name).__name__
-        raise InputError(f"{what} is called {shown}; expected printable text of 1 to {MOST_NAME} bytes.")
+        raise InputError(f"{what} is called {shown}; expected printable text of 1 to {MAX_NAME} bytes.")
     return name

@@ -247,7 +247,7 @@ Device = Annotated[str, checked(parse_device, "{auto,cpu,cuda,mps}")]
 InPath = Annotated[Path, checked(parse_in_path, "PATH", Path())]
 OutFolder = Annotated[Path, checked(parse_folder, "FOLDER", Path())]
 Figure = Annotated[Path, out_file(".png", ".pdf", ".svg")]
-Gaps = Annotated[tuple[int, int], checked(parse_gaps, "FEWEST MOST", (0, 0), "{0[0]} {0[1]}".format, words=2)]
+Gaps = Annotated[tuple[int, int], checked(parse_gaps, "MIN MAX", (0, 0), "{0[0]} {0[1]}".format, words=2)]
 Part = Annotated[Shard, checked(parse_shard, "I/N", Shard(), lambda shard: f"{shard.number}/{shard.count}")]
 StageText = Annotated[
     tuple[int, int, int], checked(parse_stage, "FIRST:SIZE:BATCH", (0, 0, 0), lambda stage: ":".join(map(str, stage)))

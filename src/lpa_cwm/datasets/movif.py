@@ -180,8 +180,8 @@ class RecordFile:
         return InputError(f"{self.path}, record {number}: {reason}; fetch this file again.")
 
 
-LEVELS = 65535
-MOST_FLOW = 1e6
+FLOW_LEVELS = 65535
+MAX_FLOW = 1e6
 """Pixels."""
 NATIVE = 128
 """Frame side of the variant in whose pixels thresholds are given."""
@@ -223,7 +223,7 @@ class MoviClip:
 
     def _flow(self, name: str, t: int) -> FlowField:
         low, high = self.ranges[name]
-        pixels = self.levels[name][t, ..., ::-1].astype(np.float32) * np.float32((high - low) / LEVELS)
+        pixels = self.levels[name][t, ..., ::-1].astype(np.float32) * np.float32((high - low) / FLOW_LEVELS)
         return pixels + np.float32(low)
 
 
@@ -244,8 +244,10 @@ def read_clip(records: RecordFile, number: int) -> MoviClip:
     if not frames or any(len(field) != 2 * len(frames) * side**2 for field in levels.values()):
         sizes = ", ".join(f"{len(field)} {name} flow values" for name, field in levels.items())
         raise InputError(f"{records.path}, record {number}: {len(frames)} frames and {sizes} do not fit together.")
-    if any(field.min() < 0 or field.max() > LEVELS for field in levels.values()):
-        raise InputError(f"{records.path}, record {number}: flow has levels outside 0 to {LEVELS}; fetch it again.")
+    if any(field.min() < 0 or field.max() > FLOW_LEVELS for field in levels.values()):
+        raise InputError(
+            f"{records.path}, record {number}: flow has levels outside 0 to {FLOW_LEVELS}; fetch it again."
+        )
     if frames.decode(0).shape[1:] != (side, side):
         raise InputError(f"{records.path}, record {number}: frames are not of {side}x{side} pixels as the flow is.")
     return MoviClip(
@@ -275,7 +277,7 @@ def flow_range(feature: Feature, path: Path) -> tuple[float, float]:
     bounds = numeric(feature)
     with reading(path, "a file of MOVi-F", "fetch it again"):
         check_array(bounds, (2,), "f", "the range of the flow")
-        if not -MOST_FLOW < bounds[0] <= bounds[1] < MOST_FLOW:
+        if not -MAX_FLOW < bounds[0] <= bounds[1] < MAX_FLOW:
             raise ValueError(f"the range of the flow is {bounds}")
         return float(bounds[0]), float(bounds[1])
 

@@ -25,7 +25,7 @@ from lpa_cwm.geometry import HW
 from lpa_cwm.io import safe_load
 from lpa_cwm.io.video import LazyFrames, VideoFile, read_rgb
 from lpa_cwm.types import Clip, Queries, Sample, Tracks
-from lpa_cwm.validation import MOST_PIXELS, check_name, file_size, reading
+from lpa_cwm.validation import MAX_PIXELS, check_name, file_size, reading
 
 MARGIN = 0.01
 """Tolerance outside [0, 1]: annotators click slightly outside, and TAP-Vid Kinetics shifts points by half a pixel."""
@@ -144,7 +144,7 @@ def _array(name: str, entry: dict[str, Any], field: str, kind: type, expected: s
 
 def _frame_store(name: str, video: Any) -> FrameStore:
     if isinstance(video, ndarray) and video.dtype == np.uint8 and video.ndim == 4 and video.shape[3] == 3:
-        if not 0 < video.shape[1] * video.shape[2] <= MOST_PIXELS:
+        if not 0 < video.shape[1] * video.shape[2] <= MAX_PIXELS:
             raise InputError(f"The frames of the video {name} are {list(video.shape[1:3])}; expected some pixels.")
         return RawFrames(video.view(ndarray))
     if isinstance(video, ndarray) and video.ndim == 1:

@@ -25,11 +25,11 @@ from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 
-FEWEST = 4
+MIN_POINTS = 4
 """Least number of points for a conclusion."""
-MEETS = 1.0
+MAX_QUERY_ERROR = 1.0
 """Median distance in pixels up to which predictions meet the query points under a convention."""
-OFFSET = 0.05
+OFFSET_TOLERANCE = 0.05
 """Largest deviation in pixels from a constant offset of half a pixel."""
 
 
@@ -64,17 +64,17 @@ def conventions(videos: Sequence[QueryErrors]) -> Iterator[str]:
     videos = [video for video in videos if len(video.query)]
     query = np.concatenate([np.zeros((0, 2)), *(video.query for video in videos)])
     predicted = np.concatenate([np.zeros((0, 2)), *(video.predicted for video in videos)])
-    if len(query) < FEWEST:
+    if len(query) < MIN_POINTS:
         return
     miss = _median_distance(predicted, query)
     offset = np.median(predicted - query, axis=0)
-    if miss > OFFSET and np.allclose(np.abs(offset), 0.5, atol=OFFSET):
-        if _median_distance(predicted - offset, query) <= OFFSET:
+    if miss > OFFSET_TOLERANCE and np.allclose(np.abs(offset), 0.5, atol=OFFSET_TOLERANCE):
+        if _median_distance(predicted - offset, query) <= OFFSET_TOLERANCE:
             yield _sentence(
                 miss, f"are off by ({offset[0]:+.1f}, {offset[1]:+.1f})", "the center of a pixel is at +0.5"
             )
         return
-    if miss <= MEETS:
+    if miss <= MAX_QUERY_ERROR:
         return
     yield from _explain(videos, predicted, query, miss)
 
@@ -86,16 +86,16 @@ def _explain(
     moved = np.concatenate([video.moved for video in videos])
     nearest = np.concatenate([video.nearest for video in videos])
     scale, swapped_scale = _scale(predicted, query), _scale(predicted[:, ::-1], query)
-    if _median_distance(predicted[:, ::-1], query) <= MEETS:
+    if _median_distance(predicted[:, ::-1], query) <= MAX_QUERY_ERROR:
         yield _sentence(miss, "have x and y exchanged", "`xy` is column first, then row")
-    elif np.median(nearest) <= MEETS and moved.mean() > 0.5:
+    elif np.median(nearest) <= MAX_QUERY_ERROR and moved.mean() > 0.5:
         yield _sentence(miss, "are in another order of tracks", "rows follow the order of the queries")
-    elif _median_distance((predicted + 1) * SIZE / 2, query) <= MEETS:
+    elif _median_distance((predicted + 1) * SIZE / 2, query) <= MAX_QUERY_ERROR:
         rule = f"points are in pixels of the {SIZE} x {SIZE} raster"
         yield _sentence(miss, "are from -1 to 1 instead of pixels", rule)
-    elif _median_distance(predicted * scale, query) <= MEETS:
+    elif _median_distance(predicted * scale, query) <= MAX_QUERY_ERROR:
         yield _sentence(miss, _unit(scale), f"points are in pixels of the {SIZE} x {SIZE} raster")
-    elif _median_distance(predicted[:, ::-1] * swapped_scale, query) <= MEETS:
+    elif _median_distance(predicted[:, ::-1] * swapped_scale, query) <= MAX_QUERY_ERROR:
         rule = f"`xy` is column first, in pixels of the {SIZE} x {SIZE} raster"
         yield _sentence(miss, f"have x and y exchanged and {_unit(swapped_scale)}", rule)
     else:

@@ -40,7 +40,7 @@ POINTS = 16
 """Points of a generated pair."""
 MAX_ANNOTATED = 32
 """Maximum number of annotated points of a pair."""
-UNSEEN = 100
+FIRST_PAIR = 100
 """Number of the first held-out pair that is evaluated; constants were chosen on pairs before it."""
 
 
@@ -235,8 +235,8 @@ class ErrorAccumulator:
             result |= {name: mean} if name in RATES else {f"{name}_over_motion": mean / motion}
         if "uniform" in column:
             result["median_error"] = column["uniform"][seen].median().item()
-        shown, gone = ((strength[rows] >= visibility_threshold).double().mean().item() for rows in (seen, ~seen))
-        return result | {"visibility": (shown + 1 - gone) / 2, "motion": motion, "points": float(seen.sum())}
+        visible, occluded = ((strength[rows] >= visibility_threshold).double().mean().item() for rows in (seen, ~seen))
+        return result | {"visibility": (visible + 1 - occluded) / 2, "motion": motion, "points": float(seen.sum())}
 
 
 def hidden_error(world: WorldModel, scene: Any, factual: Any, pair: EvaluationPair) -> tuple[float, float]:
@@ -319,7 +319,7 @@ class EvaluationSets:
         layered, videos = LayeredPairs.of(self.folders.photos, "val"), self.folders.video_pairs("val")
         simulated = self.folders.simulated_pairs("val").values() if self.folders.assets else ()
         sources: list[PairSource] = [layered, *([videos] if videos else []), *simulated]
-        indices = range(UNSEEN, UNSEEN + self.pairs)
+        indices = range(FIRST_PAIR, FIRST_PAIR + self.pairs)
         return {one.name: lambda size, source=one: generated_pairs(source, indices, size) for one in sources}
 
 

@@ -21,8 +21,8 @@ from lpa_cwm.types import Clip, Grid, Queries
 from lpa_cwm.validation import check_array, parse_json, read_npy, read_text, reading, structure
 
 POINT = re.compile(r"(-?[\d.]{1,12}),(-?[\d.]{1,12})(@\d{1,9})?(#\d{1,9})?", re.ASCII)
-MOST_POINTS = 100_000
-MOST_BYTES = 16 << 20
+MAX_POINTS = 100_000
+MAX_BYTES = 16 << 20
 """Largest file of points."""
 
 
@@ -54,8 +54,8 @@ def read_points(words: Sequence[str], frame: int = 0) -> NumberedQueries:
             found += _table(Path(word), _rows_of_csv if kind == ".csv" else _rows_of_json, frame)
         else:
             found.append(parse_point(word, frame))
-    if len(found) > MOST_POINTS:
-        raise InputError(f"{len(found)} points were given; at most {MOST_POINTS} can be tracked at once.")
+    if len(found) > MAX_POINTS:
+        raise InputError(f"{len(found)} points were given; at most {MAX_POINTS} can be tracked at once.")
     return number_tracks(found)
 
 
@@ -93,7 +93,7 @@ def _table(path: Path, rows_of: Any, frame: int) -> list[GivenPoint]:
     """The rows of a file, each with x, y and, if it has them, frame and track."""
     expected = "expected columns x, y and, if need be, frame and track, or a list of such objects"
     with reading(path, "a table of points", expected):
-        rows = rows_of(read_text(path, MOST_BYTES))
+        rows = rows_of(read_text(path, MAX_BYTES))
         return [_point(row, number, frame) for number, row in enumerate(rows)]
 
 
@@ -123,8 +123,8 @@ def spaced_grid(hw: HW, spacing: float, frame: int = 0) -> Queries:
     for side in hw:
         count = max(1, int(side // spacing))
         axes.append((side - (count - 1) * spacing) / 2 + spacing * torch.arange(count))
-    if len(axes[0]) * len(axes[1]) > MOST_POINTS:
-        raise InputError(f"A grid every {spacing:g} px has more than {MOST_POINTS} points; give a wider --spacing.")
+    if len(axes[0]) * len(axes[1]) > MAX_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MAX_POINTS} points; give a wider --spacing.")
     y, x = torch.meshgrid(*axes, indexing="ij")
     xy = torch.stack([x, y], -1).reshape(-1, 2).float()
     return Queries(xy, torch.full((len(xy),), frame))
@@ -237,8 +237,8 @@ def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | Non
     rows, columns = region.any(1).nonzero()[:, 0], region.any(0).nonzero()[:, 0]
     spans = [(int(some[0]), int(some[-1]) + 1) for some in (rows, columns)]
     y, x = (_axis(first, end, side, spacing) for first, end in spans)
-    if len(y) * len(x) > MOST_POINTS:
-        raise InputError(f"A grid every {spacing:g} px has more than {MOST_POINTS} points; give a wider --spacing.")
+    if len(y) * len(x) > MAX_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MAX_POINTS} points; give a wider --spacing.")
     xy = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).reshape(-1, 2)
     column, row = xy.long().unbind(-1)
     xy = xy[region[row, column]]

@@ -366,7 +366,7 @@ def _handler(name: str, code: int) -> Callable[[SafeUnpickler], None]:
 SafeUnpickler.dispatch = {ord(entry.code): _handler(entry.name, ord(entry.code)) for entry in pickletools.opcodes}
 
 
-MOST_HEADER = 8 << 20
+MAX_HEADER = 8 << 20
 """Bytes of the table of contents of a safetensors file."""
 TENSOR_COPIES = 4
 """A file's tensors together may have this many times its size: tensors can share memory."""
@@ -450,7 +450,7 @@ def open_safetensors(path: Path) -> Iterator[Any]:
     size = file_size(path)
     with path.open("rb") as file:
         head = file.read(8)
-    if len(head) < 8 or struct.unpack("<Q", head)[0] > min(size, MOST_HEADER):
+    if len(head) < 8 or struct.unpack("<Q", head)[0] > min(size, MAX_HEADER):
         raise ValueError("its header is longer than the file")
     with safe_open(path, framework="pt") as opened:
         yield opened

@@ -22,15 +22,15 @@ from lpa_cwm.geometry import HW
 from lpa_cwm.types import Tracks
 from lpa_cwm.validation import check_array, file_size, parse_json, read_npz, read_text, reading, structure
 
-MOST_FILE = 1 << 30
+MAX_FILE = 1 << 30
 """Largest file that is read, in bytes."""
-MOST_LINE = 10_000
+MAX_LINE = 10_000
 """Longest line of a table, in characters."""
-MOST_CELLS = 100_000_000
+MAX_CELLS = 100_000_000
 """Largest product of tracks and frames of a file that is read."""
 CELLS_PER_ROW = 1000
 """Most cells for each row of a table: most frames of a track may be missing, but not nearly all."""
-MOST_NUMBER = 1_000_000_000
+MAX_NUMBER = 1_000_000_000
 """Numbers of tracks and frames are smaller than this."""
 SCORER = "lpa-cwm"
 """Name of the scorer in DeepLabCut's files."""
@@ -160,12 +160,12 @@ def load_tracks(path: Path) -> Tracks:
     if suffix not in READERS:
         raise InputError(f"Cannot load tracks from {path.name!r}; the name must end in {', '.join(READERS)}.")
     with reading(path, "a file of saved tracks", "give one that `save` wrote"):
-        file_size(path, MOST_FILE)
+        file_size(path, MAX_FILE)
         return READERS[suffix](path)
 
 
 def _from_npz(path: Path) -> Tracks:
-    held = read_npz(path, [entry.name for entry in fields(Tracks)], MOST_FILE)
+    held = read_npz(path, [entry.name for entry in fields(Tracks)], MAX_FILE)
     check_array(held["xy"], (None, None, 2), "f", "`xy`", finite=False)
     size = held["xy"].shape[:2]
     for name, values in held.items():
@@ -188,14 +188,14 @@ def _from_csv(path: Path) -> Tracks:
 
 def short_lines(file: TextIO) -> Iterator[str]:
     """Lines of a table; one that never ends would become a list as long as the file."""
-    while line := file.readline(MOST_LINE):
-        if len(line) == MOST_LINE:
-            raise ValueError(f"it has a line of more than {MOST_LINE} characters")
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise ValueError(f"it has a line of more than {MAX_LINE} characters")
         yield line
 
 
 def _from_json(path: Path) -> Tracks:
-    tracks = structure(parse_json(read_text(path, MOST_FILE)), dict[str, Any])["tracks"]
+    tracks = structure(parse_json(read_text(path, MAX_FILE)), dict[str, Any])["tracks"]
     rows = [
         {"track": one["track"], **structure(point, dict[str, float | bool | None])}
         for one in structure(tracks, list[dict[str, Any]])
@@ -210,13 +210,13 @@ def _from_columns(columns: Mapping[str, np.ndarray]) -> Tracks:
     """Tracks from the columns of a table; a number that is missing is NaN."""
     places = np.stack([columns["track"], columns["frame"]])
     rows = places.shape[1]
-    if not rows or not ((places >= 0) & (places < MOST_NUMBER) & (places == places.round())).all():
+    if not rows or not ((places >= 0) & (places < MAX_NUMBER) & (places == places.round())).all():
         raise ValueError("its tracks and frames are not numbered by whole numbers from 0 on")
     # Users may number tracks as they like, such as 7 and 9.
     places[0] = np.unique(places[0], return_inverse=True)[1]
     size = (int(places[0].max()) + 1, int(places[1].max()) + 1)
     # A small file must not ask for much memory by one large number.
-    if size[0] * size[1] > min(MOST_CELLS, max(1_000_000, CELLS_PER_ROW * rows)):
+    if size[0] * size[1] > min(MAX_CELLS, max(1_000_000, CELLS_PER_ROW * rows)):
         raise ValueError(f"it has {rows} rows for {size[0]} tracks of {size[1]} frames")
     at = tuple(torch.from_numpy(places).long())
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, data_files
 from lpa_cwm.types import Clip
-from lpa_cwm.validation import MOST_PIXELS, file_size, reason
+from lpa_cwm.validation import MAX_PIXELS, file_size, reason
 
 PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 NAME = re.compile(r"\d+|\D+")
@@ -246,13 +246,13 @@ def check_pixels(name: str, stream: VideoStream) -> None:
     # PyAV makes no context for a codec that it does not know.
     if stream.codec_context is None:
         raise InputError(f"{name} is in a format that FFmpeg cannot decode here; encode it again, as H.264 or VP9.")
-    if stream.width * stream.height > MOST_PIXELS:
+    if stream.width * stream.height > MAX_PIXELS:
         raise InputError(
-            f"{name} has frames of {stream.width}x{stream.height} pixels; at most {MOST_PIXELS // 10**6} million are "
+            f"{name} has frames of {stream.width}x{stream.height} pixels; at most {MAX_PIXELS // 10**6} million are "
             "decoded; make it smaller."
         )
     # The frames may be larger than the header says.
-    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+    stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
 
 
 def _open(path: Path) -> tuple[InputContainer, VideoStream]:
@@ -351,8 +351,8 @@ def open_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
             file_size(source)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
             width, height = picture.size
-            if width * height > MOST_PIXELS:
-                raise ValueError(f"it has {width}x{height} pixels, at most {MOST_PIXELS // 10**6} million are read")
+            if width * height > MAX_PIXELS:
+                raise ValueError(f"it has {width}x{height} pixels, at most {MAX_PIXELS // 10**6} million are read")
             yield picture
     except InputError:
         raise
@@ -380,7 +380,7 @@ def shown_size(source: Path, name: str) -> str:
 
 STDIN = "-"
 CAMERA = re.compile(r"camera:(\d{1,3})", re.ASCII)
-ENDLESS = 10**9
+STREAM_LENGTH = 10**9
 """Length of a stream as far as points are checked."""
 
 
@@ -391,7 +391,7 @@ class RepeatedFrame:
     frame: UInt8[Tensor, "3 h w"]
 
     def __len__(self) -> int:
-        return ENDLESS
+        return STREAM_LENGTH
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
         return self.frame

@@ -209,7 +209,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
         container.mux(stream.encode())
 
 
-MOST_TRACKS, MOST_FRAMES = 256, 240
+MAX_TRACKS, MAX_FRAMES = 256, 240
 """More are left out, at even distances, so that a notebook stays small."""
 WIDTH = 420
 """Of the player, in pixels."""
@@ -254,8 +254,8 @@ class TrackPlayer:
 
 def player_html(tracks: Tracks, clip: Clip | None = None) -> str:
     """The player; a dot is a visible point, a ring a hidden one. Without a clip the background is dark."""
-    frames = _even(tracks.visible.shape[1], MOST_FRAMES)
-    rows = _even(len(tracks), MOST_TRACKS)
+    frames = _even(tracks.visible.shape[1], MAX_FRAMES)
+    rows = _even(len(tracks), MAX_TRACKS)
     known = tracks.xy[~tracks.xy.isnan().any(-1)]
     height, width = clip.hw if clip else (known.amax(0).flip(0).ceil().int() + 8).tolist() if len(known) else (1, 1)
     held: dict[str, Any] = {

@@ -171,7 +171,7 @@ KEPT = 600
 """Seconds after which Gradio removes an uploaded file."""
 MULTIPART = 100_000
 """Bytes of an upload's request besides the file."""
-MOST_MESSAGE = 1_000_000
+MAX_MESSAGE = 1_000_000
 """Bytes of any other request; clips and tracks of a tab stay on this side."""
 POSTED = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset|run/\w+)/?", re.ASCII)
 """What the page's script posts to; Gradio also offers to convert recordings, call components, and edit the app."""
@@ -291,7 +291,7 @@ class Guard:
         if scope["path"].rstrip("/").endswith("/upload"):
             return self.upload_refusal(length)
         # Without a length, a request could go on for ever.
-        return None if is_length(length, MOST_MESSAGE) else PlainTextResponse("The request is too long.", 413)
+        return None if is_length(length, MAX_MESSAGE) else PlainTextResponse("The request is too long.", 413)
 
     def upload_refusal(self, length: str) -> PlainTextResponse | None:
         """Count an upload, or return why it is too much."""

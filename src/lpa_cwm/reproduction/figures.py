@@ -17,7 +17,7 @@ from lpa_cwm.config import evenly_spaced
 from lpa_cwm.errors import require
 from lpa_cwm.explain import Explanation
 from lpa_cwm.files import atomic_write
-from lpa_cwm.geometry import rescale, to_continuous_index
+from lpa_cwm.geometry import HALF_PIXEL, rescale, to_continuous_index
 from lpa_cwm.io.predictions import find_predictions, read_prediction
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.metrics.comparison import SIZE
@@ -252,8 +252,8 @@ def draw_case(axes: Any, case: Case, folder: Path | None, color: str) -> None:
     text = f"{np.mean(case.errors(folder)):.1f} px"
     axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color="#000000", bbox=badge)
     height, width = sample.clip.hw
-    axes.set_xlim(-0.5, width - 0.5)
-    axes.set_ylim(height - 0.5, -0.5)
+    axes.set_xlim(-HALF_PIXEL, width - HALF_PIXEL)
+    axes.set_ylim(height - HALF_PIXEL, -HALF_PIXEL)
 
 
 def qualitative_figure(cases: Sequence[Case], columns: Sequence[tuple[str, Mapping[str, Path]]]) -> "Figure":

@@ -249,9 +249,9 @@ class Mesh:
 
 SKIN = 256
 SCAN = "expected an .npz archive with vertices, faces, uv, texture (JPEG bytes) and hull: remove it or replace it"
-MOST_SCAN = 64 << 20
+MAX_SCAN = 64 << 20
 """Bytes of the arrays of a scanned object."""
-MOST_FACES, MOST_HULL = 300_000, 10_000
+MAX_FACES, MAX_HULL = 300_000, 10_000
 PROCEDURAL = 32
 """Number of procedural skies, floors and ground textures per split."""
 
@@ -260,7 +260,7 @@ PROCEDURAL = 32
 def load_scan(path: Path) -> Mesh:
     """Load a scanned object; 256 objects take about 400 MB."""
     with reading(path, "a scanned object", SCAN):
-        store = read_npz(path, ("vertices", "faces", "uv", "texture", "hull"), MOST_SCAN)
+        store = read_npz(path, ("vertices", "faces", "uv", "texture", "hull"), MAX_SCAN)
         check_array(store["vertices"], (None, 3), "f", "`vertices`")
         check_array(store["faces"], (None, 3), "iu", "`faces`")
         check_array(store["uv"], (len(store["vertices"]), 2), "f", "`uv`")
@@ -279,13 +279,13 @@ def check_surface(
     hull: Float[np.ndarray, "h 3"],
 ) -> None:
     """Refuse a surface of unusual size, with corners that do not exist, or with a hull that is flat."""
-    if not 1 <= len(faces) <= MOST_FACES or not faces.min() >= 0 or not faces.max() < len(vertices):
+    if not 1 <= len(faces) <= MAX_FACES or not faces.min() >= 0 or not faces.max() < len(vertices):
         raise ValueError(f"`faces` are {len(faces)}, from {faces.min(initial=0)} to {faces.max(initial=0)}")
     if not 1e-6 < np.ptp(vertices, axis=0).max() < 1e6 or not np.abs(vertices).max() < 1e6 or np.abs(uv).max() > 1e3:
         raise ValueError("`vertices` or `uv` are too large or too small")
     # MuJoCo refuses a hull without volume.
     reach = 2 * np.ptp(vertices, axis=0).max()
-    if not 4 <= len(hull) <= MOST_HULL or not np.abs(hull - vertices.mean(0)).max() < reach:
+    if not 4 <= len(hull) <= MAX_HULL or not np.abs(hull - vertices.mean(0)).max() < reach:
         raise ValueError(f"`hull` has {len(hull)} points or lies elsewhere")
     spread = np.linalg.svd(hull - hull.mean(0), compute_uv=False)
     if not spread[2] > 1e-4 * spread[0]:

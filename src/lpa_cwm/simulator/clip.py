@@ -205,7 +205,7 @@ class SimulatedPairs:
 Form = Literal["movi", "tapvid"]
 Feature = Sequence[bytes] | np.ndarray
 """Byte strings, floating-point numbers or whole numbers."""
-LEVELS = 65535
+FLOW_LEVELS = 65535
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def movi_record(clip: SimulatedClip) -> bytes:
 def to_levels(values: Float[np.ndarray, "*d"], low: float, high: float) -> UInt16[np.ndarray, "*d"]:
     """Quantize a range to 16 bits."""
     scaled = (np.clip(values, low, high) - low) / max(high - low, 1e-6)
-    return np.round(scaled * LEVELS).astype(np.uint16)
+    return np.round(scaled * FLOW_LEVELS).astype(np.uint16)
 
 
 def flows(clip: SimulatedClip) -> dict[str, Feature]:

@@ -82,9 +82,9 @@ def light_of(panorama: Texture, brightness: float) -> Light:
 
 
 UP = np.array([[0], [0], [1]], dtype=np.float32)
-ON_PLANE = 3e-3
-TURNED = np.array([[0.6, -0.8], [0.8, 0.6]], dtype=np.float32)
-COARSER = 0.37
+GROUND_TOLERANCE = 3e-3
+TILE_ROTATION = np.array([[0.6, -0.8], [0.8, 0.6]], dtype=np.float32)
+TILE_SCALE = 0.37
 SLANT, LENS = 0.75, 0.25
 
 
@@ -172,7 +172,7 @@ class Outdoors:
 
     def normal(self, point: Points) -> Points:
         """Up on the ground, inwards on the dome."""
-        return np.where(point[2] < ON_PLANE, UP, point * np.float32(-1 / self.radius))
+        return np.where(point[2] < GROUND_TOLERANCE, UP, point * np.float32(-1 / self.radius))
 
     def radiance(self, point: Points, normal: Points, shading: ShadingPoint) -> Color:
         """Color of the panorama; on the ground with detail and shadows."""
@@ -182,7 +182,7 @@ class Outdoors:
         down = np.arccos(towards[2] / away) * np.float32(1 / np.pi)
         texels = np.float32(self.sky.size[0, 0] / (2 * np.pi)) / away
         color = self.sky.read(np.stack((across, down)), shading.level(texels))
-        ground = np.flatnonzero(point[2] < ON_PLANE)
+        ground = np.flatnonzero(point[2] < GROUND_TOLERANCE)
         scatter_columns(
             color, ground, color.take(ground, axis=1) * self._lit(point[:2].take(ground, axis=1), shading[ground])
         )
@@ -193,7 +193,7 @@ class Outdoors:
         first = point * np.float32(1 / self.tile)
         level = shading.level(self.relief.texels / self.tile)
         fine = self.relief.read(tiled(first), level)
-        coarse = self.relief.read(tiled((COARSER * TURNED) @ first), level + np.float32(np.log2(COARSER)))
+        coarse = self.relief.read(tiled((TILE_SCALE * TILE_ROTATION) @ first), level + np.float32(np.log2(TILE_SCALE)))
         sun, around = self.light.sun * self.light.towards[2], self.light.around(UP)
         return fine * coarse * (sun / (sun + around) * shading.sunlit + around / (sun + around) * shading.open)
 

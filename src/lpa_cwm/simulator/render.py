@@ -10,13 +10,13 @@ from jaxtyping import Bool, Float, Float32, Int16, Int64, UInt8
 from torch import Tensor
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import axis_centers
+from lpa_cwm.geometry import HALF_PIXEL, axis_centers
 from lpa_cwm.simulator.assets import FramePoints, Numbers, Points, Rows, dot, scatter_columns
 from lpa_cwm.simulator.environment import ShadingPoint
 from lpa_cwm.simulator.scene import NEAR, SimulatedScene, focal_of, pixel_rays, project
 from lpa_cwm.simulator.texture import Color, to_srgb
 
-TOUCHING = 1e-4
+DEPTH_TOLERANCE = 1e-4
 """Relative distance below which two hits count as one."""
 
 
@@ -78,7 +78,7 @@ class BodyProjection:
             own = camera.to_local(bodies[number].to_world(mesh.corners, float(scene.scale[number])))
             if own[2].max() < -NEAR:
                 frame = project(own, size)
-                low[number], high[number] = frame.min(1) - 0.5, frame.max(1) + 0.5
+                low[number], high[number] = frame.min(1) - HALF_PIXEL, frame.max(1) + HALF_PIXEL
             elif own[2].min() < 0:
                 high[number] = np.inf
         return cls(place.astype(np.float32), turn.astype(np.float32), low, high)
@@ -161,7 +161,7 @@ class Camera:
         distance = np.sqrt(dot(towards, towards))
         direction = towards / distance
         xy = project(camera.rotation.T.astype(np.float32) @ towards, self.size)
-        limit = distance * np.float32(1 - TOUCHING)
+        limit = distance * np.float32(1 - DEPTH_TOLERANCE)
         clear = (xy[0] >= 0) & (xy[0] < self.size) & (xy[1] >= 0) & (xy[1] < self.size)
         clear &= scene.environment.distance(camera.position, direction) >= limit
         projection = self.projection(moment)
@@ -175,13 +175,13 @@ class Camera:
         return xy, clear
 
 
-HALF = 12.0
+MAP_HALF_SIDE = 12.0
 """Half side of the ground area that the maps cover."""
-FAR = 40.0
-BIAS, SOFT = 0.05, 0.12
+MAP_DISTANCE = 40.0
+SHADOW_BIAS, SHADOW_RANGE = 0.05, 0.12
 """Shadow bias, and the depth range over which a shadow becomes full."""
 PENUMBRA = 0.09
-NEARBY = 0.4
+OCCLUSION_HEIGHT = 0.4
 """Height over which the ambient occlusion of the ground fades."""
 TAPS = np.array([(0.0, 0.0)] + [(np.cos(a), np.sin(a)) for a in np.arange(5) * 2 * np.pi / 5], dtype=np.float32)
 
@@ -221,21 +221,22 @@ class ShadowMap:
         pose = self.scene.motion.poses[moment, number]
         corners = size * mesh.box @ pose.rotation.T + pose.position
         shadow = corners[:, :2] - corners[:, 2:] * self.direction[:2] / self.direction[2]
-        texel = 2 * HALF / self.texels
-        low = np.clip(np.floor((shadow.min(0) + HALF) / texel), 0, self.texels).astype(int)
-        high = np.clip(np.ceil((shadow.max(0) + HALF) / texel), 0, self.texels).astype(int)
+        texel = 2 * MAP_HALF_SIDE / self.texels
+        low = np.clip(np.floor((shadow.min(0) + MAP_HALF_SIDE) / texel), 0, self.texels).astype(int)
+        high = np.clip(np.ceil((shadow.max(0) + MAP_HALF_SIDE) / texel), 0, self.texels).astype(int)
         x, y = (
-            texel * axis_centers(first, last) - HALF for first, last in zip(low.tolist(), high.tolist(), strict=True)
+            texel * axis_centers(first, last) - MAP_HALF_SIDE
+            for first, last in zip(low.tolist(), high.tolist(), strict=True)
         )
         window = (slice(low[1], high[1]), slice(low[0], high[0]))
         # Rays from far away through every texel, in local coordinates of the body.
-        origin = (-FAR * self.direction - pose.position) @ pose.rotation / size
+        origin = (-MAP_DISTANCE * self.direction - pose.position) @ pose.rotation / size
         across, along = (
             np.outer(ticks, pose.rotation[axis] / size).astype(np.float32) for axis, ticks in enumerate((x, y))
         )
         start = (across + (along + origin.astype(np.float32))[:, None]).reshape(-1, 3)
         towards = np.broadcast_to((self.direction @ pose.rotation).astype(np.float32), start.shape)
-        reach = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(FAR)
+        reach = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(MAP_DISTANCE)
         return window, np.minimum(reach, np.float32(self.empty)).reshape(len(y), len(x))
 
 
@@ -249,7 +250,7 @@ class LightOcclusion:
     def __post_init__(self) -> None:
         towards = self.scene.environment.light.towards[:, 0]
         self._lamp = ShadowMap(self.scene, -towards, 0.0, self.texels)
-        self._below = ShadowMap(self.scene, np.array([0.0, 0.0, 1.0]), FAR, self.texels // 6)
+        self._below = ShadowMap(self.scene, np.array([0.0, 0.0, 1.0]), MAP_DISTANCE, self.texels // 6)
         self._moment, self._maps = -1, (torch.empty(0, 0),) * 3
 
     def of(self, moment: int, point: Points) -> tuple[Numbers, Numbers]:
@@ -265,25 +266,25 @@ class LightOcclusion:
     def _sunlit(self, point: Points) -> Numbers:
         towards = self.scene.environment.light.towards
         foot = point[:2] - point[2] * (towards[:2] / towards[2])
-        own = point[2] * np.float32(-1 / towards[2, 0]) - np.float32(BIAS)
+        own = point[2] * np.float32(-1 / towards[2, 0]) - np.float32(SHADOW_BIAS)
         lit = np.ones_like(own)
         near = np.flatnonzero(own > read_map(self._maps[1], foot))
         foot, own = foot.take(near, axis=1), own[near]
         hidden = np.zeros_like(own)
         for offset in TAPS * np.float32(PENUMBRA):
             above = own - read_map(self._maps[0], foot + offset[:, None])
-            hidden += np.clip(above * np.float32(1 / SOFT), 0, 1)
+            hidden += np.clip(above * np.float32(1 / SHADOW_RANGE), 0, 1)
         lit[near] -= hidden * np.float32(1 / len(TAPS))
         return lit
 
     def _open(self, point: Points) -> Numbers:
-        near = np.exp(np.maximum(point[2], 0) * np.float32(-1 / NEARBY))
+        near = np.exp(np.maximum(point[2], 0) * np.float32(-1 / OCCLUSION_HEIGHT))
         return 1 - near * read_map(self._maps[2], point[:2])
 
 
 def read_map(values: Float[Tensor, "m m"], ground: FramePoints) -> Numbers:
     """Bilinear values of a map at points of the ground; the border is repeated."""
-    grid = torch.from_numpy(ground * np.float32(1 / HALF)).T[None, None]
+    grid = torch.from_numpy(ground * np.float32(1 / MAP_HALF_SIDE)).T[None, None]
     return F.grid_sample(values[None, None], grid, padding_mode="border", align_corners=False)[0, 0, 0].numpy()
 
 
@@ -295,11 +296,11 @@ def conservative_minimum(heights: Float[Tensor, "m m"]) -> Float[Tensor, "k k"]:
 
 def ambient_occlusion(height: Map) -> Float[Tensor, "m m"]:
     """Ambient occlusion of the ground from the height of the bodies above it."""
-    cover = 0.85 * torch.exp(-torch.from_numpy(height).clamp(min=0) / NEARBY)[None]
+    cover = 0.85 * torch.exp(-torch.from_numpy(height).clamp(min=0) / OCCLUSION_HEIGHT)[None]
     return F.avg_pool2d(cover, 3, stride=1, padding=1)[0]
 
 
-STEP = 0.02
+EDGE_STEP = 0.02
 """Relative depth jump between neighboring pixels that makes an edge."""
 
 
@@ -417,7 +418,7 @@ def edge_pixels(hits: RayHits, size: int) -> Bool[np.ndarray, "n"]:
     found = np.zeros((size, size), dtype=bool)
     for one, other in ((np.s_[:-1], np.s_[1:]), (np.s_[:, :-1], np.s_[:, 1:])):
         jump = body[one] != body[other]
-        jump |= (np.abs(distance[one] - distance[other]) > np.float32(STEP) * distance[one]) & (body[one] > 0)
+        jump |= (np.abs(distance[one] - distance[other]) > np.float32(EDGE_STEP) * distance[one]) & (body[one] > 0)
         found[one] |= jump
         found[other] |= jump
     return found.ravel()

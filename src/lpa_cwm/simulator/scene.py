@@ -161,11 +161,11 @@ def project(point: Points, size: int) -> FramePoints:
 SUBSTEPS = 20
 """Steps of the simulation per frame."""
 GRAVITY = 10.0
-DROP = 3.0
+MAX_DROP = 3.0
 """Maximum height from which resting bodies are dropped."""
-STILL = 0.015
+SHADOW_TOLERANCE = 0.015
 """Translation plus rotation (about radians) that does not change a shadow visibly."""
-AWAY = 1e4
+PARKED_HEIGHT = 1e4
 """Height at which bodies are kept before they are thrown."""
 
 
@@ -179,11 +179,11 @@ class BodyMotion:
 
     @cached_property
     def last_moved(self) -> Int[np.ndarray, "s n"]:
-        """For each step an earlier step since which the body moved by less than `STILL`."""
+        """For each step an earlier step since which the body moved by less than `SHADOW_TOLERANCE`."""
         way = np.linalg.norm(np.diff(self.poses.position, axis=0), axis=-1)
         way += np.linalg.norm(np.diff(self.poses.rotation, axis=0), axis=(-2, -1))
         total = np.concatenate((np.zeros_like(way[:1]), np.cumsum(way, axis=0)))
-        section = np.floor(total / STILL)
+        section = np.floor(total / SHADOW_TOLERANCE)
         begins = np.concatenate((np.ones_like(section[:1]), np.diff(section, axis=0))) > 0
         return np.maximum.accumulate(np.where(begins, np.arange(len(section))[:, None], 0), axis=0)
 
@@ -215,9 +215,9 @@ def simulate(config: SceneConfig, bodies: Bodies, rng: np.random.Generator) -> B
     data = mujoco.MjData(model)
     place, turn = data.qpos.reshape(-1, 7), data.qvel.reshape(-1, 6)
     place[:, 3:] = random_quaternions(rng, len(place))
-    place[bodies.resting :, :3] = np.arange(bodies.tossed)[:, None] * [0, 0, 50.0] + [0, 0, AWAY]
+    place[bodies.resting :, :3] = np.arange(bodies.tossed)[:, None] * [0, 0, 50.0] + [0, 0, PARKED_HEIGHT]
     for number in range(bodies.resting):
-        place[number, :3] = free_place(rng, bodies.radius, number, place, config.resting_within, (0.0, DROP))
+        place[number, :3] = free_place(rng, bodies.radius, number, place, config.resting_within, (0.0, MAX_DROP))
     settle(mujoco, model, data, config)
     turn[:] = 0
     for number in range(bodies.resting, len(place)):

@@ -89,7 +89,7 @@ def joined_processes() -> Iterator[Processes]:
 CHECKPOINT, LOG, SETTINGS = "checkpoint.pt", "log.jsonl", "settings.json"
 """Files of a training's folder."""
 CHECKPOINT_ERROR = "a checkpoint of this training", "remove it, or give another --out"
-MOST_STEPS = 10**12
+MAX_STEPS = 10**12
 LogRecord = dict[str, int | float | str]
 BatchT = TypeVar("BatchT")
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
@@ -279,7 +279,7 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
         kinds = {"network": dict, "optimizer": dict, "step": int, "cpu_seconds": float, "extra": dict}
         if any(type(state[name]) not in (kind, OrderedDict if kind is dict else kind) for name, kind in kinds.items()):
             raise TypeError("its entries are of other types")
-        if not 0 <= state["step"] < MOST_STEPS or not state["cpu_seconds"] >= 0:
+        if not 0 <= state["step"] < MAX_STEPS or not state["cpu_seconds"] >= 0:
             raise ValueError(f"it is of step {state['step']}")
     return state
 
