@@ -28,8 +28,8 @@ def test_blocks_are_the_dense_response(channels):
     assert dense.shape == (3, 4, 3, SIDE, SIDE)
     assert torch.equal(Responses.from_dense(dense, PATCH).dense(), dense)
     column, row = response.pixels()
-    found = dense[response.query[:, None], response.mask[:, None], 0, row, column]
-    assert torch.equal(found, response.blocks[:, 0].flatten(1))
+    query, mask = (index[:, None, None] for index in (response.query, response.mask))
+    assert torch.equal(dense[query, mask, 0, row[:, :, None], column[:, None]], response.blocks[:, 0])
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.2, 1.0])

@@ -2,20 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import HW, center_of, pixel_centers
-from lpa_cwm.responses import CHANNELS, Responses, segment_max
+from lpa_cwm.geometry import HW, center_of, constant, pixel_centers
+from lpa_cwm.responses import CHANNELS, Responses, block_maxima, segment_max
 
 NARROWEST = 0.5
 """Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
+CROSS = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))
+"""A pixel, the pixels before it along x and along y, and those after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Distribution:
     """A distribution over the pixels of each query, proportional to exp(value + window).
 
@@ -25,8 +28,8 @@ class Distribution:
 
     value: Float[Tensor, "r q"]
     query: Int[Tensor, "r"]
-    column: Int[Tensor, "r q"]
-    row: Int[Tensor, "r q"]
+    column: Int[Tensor, "r s"]
+    row: Int[Tensor, "r s"]
     window_x: Float[Tensor, "n w"]
     window_y: Float[Tensor, "n h"]
 
@@ -37,7 +40,8 @@ class Distribution:
     def window(self) -> Float[Tensor, "r q"]:
         """Log-window at the pixels of the blocks."""
         query = self.query[:, None]
-        return self.window_x[query, self.column] + self.window_y[query, self.row]
+        x, y = self.window_x[query, self.column], self.window_y[query, self.row]
+        return (y[:, :, None] + x[:, None]).flatten(1)
 
     def marginals(self) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n h"]]:
         """Probability of each column and of each row."""
@@ -46,15 +50,20 @@ class Distribution:
         # Windows are at most 1, so exp(-top) scales everything into range.
         across, down = self.window_x.exp(), self.window_y.exp()
         scale = (-top).exp()[:, None]
-        extra = (self.value + window - top[self.query, None]).exp() - (window - top[self.query, None]).exp()
+        window = window - top[self.query, None]
+        extra = ((self.value + window).exp() - window.exp()).unflatten(1, (self.row.shape[1], -1))
         columns, rows = scale * across * down.sum(1, keepdim=True), scale * down * across.sum(1, keepdim=True)
-        for marginal, place in ((columns, self.column), (rows, self.row)):
+        for marginal, place, axis in ((columns, self.column, 1), (rows, self.row, 2)):
             flat = self.query[:, None] * marginal.shape[1] + place
-            marginal.view(-1).index_add_(0, flat.flatten(), extra.flatten())
+            marginal.view(-1).index_add_(0, flat.flatten(), extra.sum(axis).flatten())
         return columns / columns.sum(1, keepdim=True), rows / rows.sum(1, keepdim=True)
 
     def moments(self) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
         """Mean point and root-mean-square distance from it."""
+        return self._moments
+
+    @cached_property
+    def _moments(self) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
         columns, rows = self.marginals()
         across, down = axes(self.hw, columns)
         mean = torch.stack((columns @ across, rows @ down), dim=1)
@@ -72,12 +81,11 @@ class Distribution:
 
     def argmax(self) -> Int[Tensor, "n 2"]:
         """(column, row) of the most probable pixel; the first in raster order among equals."""
-        logits = self.value + self.window()
         n, (height, width) = len(self.window_x), self.hw
-        lowest = torch.finfo(logits.dtype).min
-        best = logits.new_full((n,), lowest).scatter_reduce(0, self.query, logits.amax(1), "amax")
-        flat = self.row * width + self.column
-        first = torch.where(logits == best[self.query, None], flat, height * width).amin(1)
+        highest, flat = block_maxima(self.value + self.window(), self.column, self.row, width)
+        lowest = torch.finfo(highest.dtype).min
+        best = highest.new_full((n,), lowest).scatter_reduce(0, self.query, highest, "amax")
+        first = torch.where(highest == best[self.query], flat, height * width)
         place = torch.full((n,), height * width, device=flat.device).scatter_reduce(0, self.query, first, "amin")
         # Outside the blocks the largest value is where both windows are largest.
         column, row = self.window_x.argmax(1), self.window_y.argmax(1)
@@ -86,12 +94,15 @@ class Distribution:
         place = torch.where(wins, row * width + column, place)
         return torch.stack((place % width, place // width), dim=1)
 
-    def at(self, pixel: Int[Tensor, "n 2"]) -> Float[Tensor, "n"]:
-        """Logit at one pixel of each query."""
-        here = (self.column == pixel[self.query, :1]) & (self.row == pixel[self.query, 1:])
-        value = self.value.new_zeros(len(pixel)).index_add_(0, self.query, (self.value * here).sum(1))
-        query = torch.arange(len(pixel), device=pixel.device)
-        return value + self.window_x[query, pixel[:, 0]] + self.window_y[query, pixel[:, 1]]
+    def at(self, pixel: Int[Tensor, "n k 2"]) -> Float[Tensor, "n k"]:
+        """Logits at some pixels of each query."""
+        offset = pixel[self.query] - torch.stack((self.column[:, 0], self.row[:, 0]), dim=1)[:, None]
+        side = self.column.shape[1]
+        here = ((offset >= 0) & (offset < side)).all(-1)
+        x, y = offset.clamp(0, side - 1).unbind(-1)
+        value = self.value.gather(1, y * side + x) * here
+        total = self.value.new_zeros(pixel.shape[:2]).index_add_(0, self.query, value)
+        return total + self.window_x.gather(1, pixel[..., 0]) + self.window_y.gather(1, pixel[..., 1])
 
     def peak(self) -> Float[Tensor, "n 2"]:
         """The center of the most probable pixel."""
@@ -100,18 +111,15 @@ class Distribution:
     def subpixel_peak(self) -> Float[Tensor, "n 2"]:
         """The top of the parabolas through the most probable pixel and its neighbors, along x and along y."""
         top = self.argmax()
-        middle = self.at(top)
-        shifts = []
-        for axis, size in enumerate((self.hw[1], self.hw[0])):
-            step = torch.zeros_like(top)
-            step[:, axis] = 1
-            before, after = (self.at((top + way).clamp(0, size - 1)) for way in (-step, step))
-            bend = before - 2 * middle + after
-            shift = (before - after) / (2 * bend.clamp(max=-1e-12))
-            # No refinement at the border or on a plateau.
-            interior = (top[:, axis] > 0) & (top[:, axis] < size - 1)
-            shifts.append(torch.where(interior, shift, 0).clamp(-0.5, 0.5))
-        return center_of(top) + torch.stack(shifts, dim=1)
+        limit = constant((self.hw[1] - 1, self.hw[0] - 1), top.dtype, top.device)
+        cross = top[:, None] + constant(CROSS, top.dtype, top.device)
+        neighbors = torch.minimum(cross.clamp(min=0), limit)
+        middle, before, after = self.at(neighbors).split((1, 2, 2), dim=1)
+        bend = before - 2 * middle + after
+        shift = (before - after) / (2 * bend.clamp(max=-1e-12))
+        # No refinement at the border or on a plateau.
+        interior = (top > 0) & (top < limit)
+        return center_of(top) + torch.where(interior, shift, 0).clamp(-0.5, 0.5)
 
     def decode(self, subpixel: bool) -> Float[Tensor, "n 2"]:
         """The endpoint: a pixel's center, or refined between the pixels."""
@@ -120,14 +128,15 @@ class Distribution:
     def probability(self) -> Float[Tensor, "n h w"]:
         """All pixels; for figures and tests."""
         logits = self.window_y[:, :, None] + self.window_x[:, None, :]
-        logits[self.query[:, None], self.row, self.column] += self.value
+        blocks = self.value.unflatten(1, (self.row.shape[1], -1))
+        logits[self.query[:, None, None], self.row[:, :, None], self.column[:, None]] += blocks
         return logits.flatten(1).softmax(1).view_as(logits)
 
 
 def axes(hw: HW, like: Tensor) -> tuple[Float[Tensor, "w"], Float[Tensor, "h"]]:
     """x of the columns' and y of the rows' pixel centers."""
-    centers = pixel_centers(hw, like.device).to(like)
-    return centers[0, :, 0], centers[:, 0, 1]
+    x, y = pixel_centers((1, hw[1]), like.device)[0, :, 0], pixel_centers((hw[0], 1), like.device)[:, 0, 1]
+    return x.to(like), y.to(like)
 
 
 def distribution(response: Responses, config: TrackerConfig) -> Distribution:

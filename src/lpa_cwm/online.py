@@ -172,15 +172,15 @@ class OnlineTracker:
             for some in torch.tensor(tracks).split(self.config.batch)
         ]
 
-        def judge(batch: tuple[tuple[int, ...], Tensor, Tensor]) -> tuple[PairResult, list[Tensor]]:
+        def judge(batch: tuple[tuple[int, ...], Tensor, Tensor]) -> tuple[PairResult, Tensor]:
             sources, some, place = batch
             parts = [candidates(source, some) for source in sources]
             return self._judge(name, pair, xy[place], some, Candidates.join(parts))
 
         for (_, _, place), (judged, by_path) in zip(batches, in_threads(judge, batches, self.workers), strict=True):
             result.put(place, judged)
-            for path, endpoint in enumerate(by_path[: others.shape[1]]):
-                others[place, path] = endpoint
+            kept = by_path[:, : others.shape[1]]
+            others[place, : kept.shape[1]] = kept
         return result, others
 
     def _given(self, frame: int, tracks: Int[Tensor, "k"]) -> Float[Tensor, "k 2"]:
@@ -274,7 +274,7 @@ class OnlineTracker:
         xy: Float[Tensor, "k 2"],
         tracks: Int[Tensor, "k"],
         candidates: Candidates,
-    ) -> tuple[PairResult, list[Float[Tensor, "k 2"]]]:
+    ) -> tuple[PairResult, Float[Tensor, "k p 2"]]:
         """Adjudicate and decode one candidate set per point, as a whole and by path.
 
         `observed` is the pair whose source shows the points.
@@ -289,7 +289,7 @@ class OnlineTracker:
             self.on_candidates(tracks, pair, candidates)
         judgement = self.adjudicators[name](pair, candidates)
         native = self.config.passes and self.config.reevaluation == "native"
-        by_path = endpoints_by_path(observed, candidates, judgement) if native else []
+        by_path = endpoints_by_path(observed, candidates, judgement) if native else xy.new_empty(len(xy), 0, 2)
         return decode_candidates(observed, candidates, judgement), by_path
 
     def _reevaluate(

@@ -96,19 +96,21 @@ def decode_candidates(observed: ObservedPair, candidates: Candidates, judgement:
     return to_frame(observed.crop, endpoint, start, strength, judgement.support)
 
 
-def endpoints_by_path(
-    observed: ObservedPair, candidates: Candidates, judgement: Judgement
-) -> list[Float[Tensor, "n 2"]]:
+def endpoints_by_path(observed: ObservedPair, candidates: Candidates, judgement: Judgement) -> Float[Tensor, "n k 2"]:
     """Endpoints of the first pass by the candidates of each source alone, if there are several sources."""
-    if candidates.path is None:
-        return []
-    gaps = candidates.path[0, :, 0]
-    found = []
-    for gap in gaps.unique(sorted=True):
-        weights = judgement.weights * (gaps == gap)
-        alone = replace(judgement, weights=weights / weights.sum(1, keepdim=True).clamp(min=EPSILON))
-        found.append(decode_candidates(observed, candidates, alone).xy)
-    return found if len(found) > 1 else []
+    path, response = candidates.path, candidates.response
+    n = response.shape[0]
+    gaps, source = (None, None) if path is None else path[0, :, 0].unique(return_inverse=True)
+    if gaps is None or source is None or len(gaps) == 1:
+        return judgement.weights.new_empty(n, 0, 2)
+    alone = judgement.weights[:, None] * (source == torch.arange(len(gaps), device=source.device)[:, None])
+    alone = alone / alone.sum(2, keepdim=True).clamp(min=EPSILON)
+    # Every source of every query counts as a query, which has the source's candidates only.
+    query = response.query * len(gaps) + source[response.mask]
+    of_sources = replace(response, query=query, shape=(n * len(gaps), response.shape[1]))
+    start = distribution(of_sources.aggregate(alone.flatten(0, 1)), observed.config)
+    *_, last = windowed_sequence(start, observed.config.windows)
+    return observed.crop.to_frame(last.decode(observed.config.subpixel)).view(n, len(gaps), 2)
 
 
 def to_frame(

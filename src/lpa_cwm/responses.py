@@ -82,13 +82,11 @@ class Responses:
         """L1 norm over the channels, per pixel of a block."""
         return self.blocks.abs().sum(1).flatten(1) * (CHANNELS / self.blocks.shape[1])
 
-    def pixels(self) -> tuple[Int[Tensor, "r q"], Int[Tensor, "r q"]]:
-        """Column and row of every pixel of the blocks."""
+    def pixels(self) -> tuple[Int[Tensor, "r s"], Int[Tensor, "r s"]]:
+        """Columns and rows of the frame that every block covers."""
         side, columns = self.side, self.hw[1] // self.side
-        within = torch.arange(side * side, device=self.patch.device)
-        column = (self.patch % columns * side)[:, None] + within % side
-        row = (self.patch // columns * side)[:, None] + within // side
-        return column, row
+        within = torch.arange(side, device=self.patch.device)
+        return (self.patch % columns * side)[:, None] + within, (self.patch // columns * side)[:, None] + within
 
     def peaks(self, magnitude: Float[Tensor, "r q"]) -> tuple[Float[Tensor, "n m 2"], Float[Tensor, "n m"]]:
         """The pixel center of the largest magnitude of each candidate (Eq. 2), and that magnitude.
@@ -99,11 +97,10 @@ class Responses:
             magnitude: What `magnitude` returned.
         """
         total = self.shape[0] * self.shape[1]
-        height = segment_max(magnitude.amax(1), self.candidate, total)
-        column, row = self.pixels()
-        flat = row * self.hw[1] + column
+        best, flat = block_maxima(magnitude, *self.pixels(), self.hw[1])
+        height = segment_max(best, self.candidate, total)
         beyond = self.hw[0] * self.hw[1]
-        first = torch.where(magnitude == height[self.candidate, None], flat, beyond).amin(1)
+        first = torch.where(best == height[self.candidate], flat, beyond)
         place = torch.full((total,), beyond, device=first.device)
         place = place.scatter_reduce(0, self.candidate, first, "amin").where(height > 0, 0)
         return center_of_flat(place, self.hw[1]).view(*self.shape, 2), height.view(self.shape)
@@ -138,6 +135,15 @@ class Responses:
             count: Number of queries afterwards.
         """
         return replace(self, query=query.to(self.query.device)[self.query], shape=(count, self.shape[1]))
+
+
+def block_maxima(
+    values: Float[Tensor, "r q"], column: Int[Tensor, "r s"], row: Int[Tensor, "r s"], width: int
+) -> tuple[Float[Tensor, "r"], Int[Tensor, "r"]]:
+    """The largest value of every block, and the raster position of the first pixel that has it."""
+    best, place = values.max(1)
+    across, down = place[:, None] % column.shape[1], place[:, None] // column.shape[1]
+    return best, (row.gather(1, down) * width + column.gather(1, across))[:, 0]
 
 
 def concatenate(parts: list[Responses]) -> Responses:

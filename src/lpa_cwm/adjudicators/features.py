@@ -9,7 +9,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lpa_cwm.geometry import HALF_PIXEL, HW, constant, crop_points, index_of, sample_bilinear, sample_crop
+from lpa_cwm.geometry import HALF_PIXEL, HW, constant, index_of, sample_crop, to_continuous_index
 from lpa_cwm.responses import Responses, segment_max, segment_sum
 from lpa_cwm.types import PATH_NAMES, Candidates, Pair
 
@@ -89,34 +89,60 @@ def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r 
     """Source around the query, target around the candidate's endpoint, their difference, and the response there."""
     n, m = candidates.peak.shape[:2]
     ends = rearrange(candidates.peak, "n m d -> (n m) d")
-    source = sample_crop(repeat(pair.source, "c h w -> n c h w", n=n), pair.xy, EXTENT, CROP)
-    target = sample_crop(repeat(pair.target, "c h w -> b c h w", b=n * m), ends, EXTENT, CROP)
-    response = response_crops(candidates.response, normal, ends)
+    source = sample_crop(pair.source.expand(n, -1, -1, -1), pair.xy, EXTENT, CROP)
     source = repeat(source, "n c i j -> (n m) c i j", m=m)
+    target = shared_crops(pair.target, ends)
+    response = response_crops(candidates.response, normal, ends)
     stack = torch.cat((source, target, (target - source).abs(), response), dim=1)
     return rearrange(stack, "(n m) c i j -> n m c i j", n=n)
+
+
+def shared_crops(image: Float[Tensor, "c h w"], ends: Float[Tensor, "b 2"]) -> Float[Tensor, "b c 32 32"]:
+    """`sample_crop`; candidates with the same endpoint, which are many, share a crop."""
+    # x and y, 32 bits each, are compared as one number.
+    place, which = ends.contiguous().view(torch.int64)[:, 0].unique(return_inverse=True)
+    crops = sample_crop(image.expand(len(place), -1, -1, -1), place[:, None].view(ends.dtype), EXTENT, CROP)
+    return crops[which]
 
 
 def response_crops(
     response: Responses, normal: Float[Tensor, "r q"], ends: Float[Tensor, "b 2"]
 ) -> Float[Tensor, "b 1 32 32"]:
-    """`sample_crop` of the responses around the endpoints, from a tile of each that is just large enough."""
-    reach = int(EXTENT // 2) + 2
-    side = 2 * reach + 1
-    corner = index_of(ends, response.hw) - reach
-    column, row = response.pixels()
-    column, row = (place - corner[response.candidate, axis, None] for axis, place in enumerate((column, row)))
-    inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
-    flat = (response.candidate[:, None] * side + row) * side + column
+    """`sample_crop` of the responses around the endpoints, from a tile of whole blocks of each, line by line."""
+    side, reach = response.side, int(EXTENT // 2) + 2
+    count = (2 * reach + 1 + side - 2) // side + 1
+    corner = (index_of(ends, response.hw) - reach).div(side, rounding_mode="floor")
+    across = response.hw[1] // side
+    block = torch.stack((response.patch % across, response.patch // across), dim=1) - corner[response.candidate]
+    inside = ((block >= 0) & (block < count)).all(1, keepdim=True)
+    line = ((response.candidate * count + block[:, 1]) * side)[:, None] + torch.arange(side, device=block.device)
     # What lies outside goes to one place more; choosing what lies inside would make the host wait for a GPU.
-    beyond = len(ends) * side * side
-    tiles = normal.new_zeros(beyond + 1).index_put_((torch.where(inside, flat, beyond),), normal)
-    tiles = tiles[:-1].view(len(ends), 1, side, side)
-    points = crop_points(ends, EXTENT, CROP)
-    # Outside the frame its border is repeated.
-    limit = constant((response.hw[1], response.hw[0]), points.dtype, points.device)
-    points = torch.minimum(points.clamp(min=HALF_PIXEL), limit - HALF_PIXEL) - corner[:, None]
-    return rearrange(sample_bilinear(tiles, points), "b (i j) c -> b c i j", i=CROP)
+    beyond = len(ends) * count * side * count
+    tiles = normal.new_zeros(beyond + 1, side)
+    tiles.index_copy_(0, torch.where(inside, line * count + block[:, :1], beyond).flatten(), normal.view(-1, side))
+    lines = tiles[:-1].view(len(ends), count * side, count * side)
+    return sample_lines(lines, crop_axes(ends, response.hw) - corner[..., None] * side)[:, None]
+
+
+def crop_axes(ends: Float[Tensor, "b 2"], hw: HW) -> Float[Tensor, "b 2 32"]:
+    """The x and the y of the points of `sample_crop`; outside the frame its border is repeated."""
+    offsets = torch.linspace(-EXTENT / 2, EXTENT / 2, CROP, dtype=ends.dtype, device=ends.device)
+    limit = constant((hw[1], hw[0]), ends.dtype, ends.device)
+    return torch.minimum((ends[..., None] + offsets).clamp(min=HALF_PIXEL), (limit - HALF_PIXEL)[:, None])
+
+
+def sample_lines(image: Float[Tensor, "b h w"], axes: Float[Tensor, "b 2 k"]) -> Float[Tensor, "b k k"]:
+    """Bilinear values on a grid that is given by its x and y: first between lines, then along them."""
+    place = to_continuous_index(axes)
+    first = place.floor()
+    (share_x, share_y), low = (place - first).unbind(1), first.long()
+    # The last point may lie on the last pixel, beyond which nothing is read.
+    high = torch.minimum(low + 1, constant((image.shape[2] - 1, image.shape[1] - 1), low.dtype, low.device)[:, None])
+    start = (torch.arange(len(image), device=low.device) * image.shape[1])[:, None]
+    before, after = (F.embedding(start + line[:, 1], image.flatten(0, 1)) for line in (low, high))
+    lines = torch.lerp(before, after, share_y[..., None])
+    before, after = (lines.gather(2, column[:, :1].expand(-1, lines.shape[1], -1)) for column in (low, high))
+    return torch.lerp(before, after, share_x[:, None])
 
 
 def response_maps(response: Responses, normal: Float[Tensor, "r q"]) -> Float[Tensor, "n m 1 32 32"]:
@@ -145,18 +171,17 @@ def statistics(pair: Pair, candidates: Candidates) -> Float[Tensor, "n m s"]:
     move = (candidates.peak - pair.xy[:, None]) / constant(
         (width, height), candidates.peak.dtype, candidates.peak.device
     )
-    column, row = response.pixels()
-    # Chebyshev distance of every pixel from its candidate's endpoint.
-    distance = torch.maximum((column - end[segment, :1]).abs(), (row - end[segment, 1:]).abs())
-
-    def total_within(side: int) -> Float[Tensor, "b"]:
-        return segment_sum((magnitude * (distance <= side // 2)).sum(1), segment, n * m)
-
-    mass = {side: total_within(side) for side in (7, 15, 31)}
-    total = segment_sum(magnitude.sum(1), segment, n * m)
-    second = segment_max((magnitude * (distance > 5)).amax(1), segment, n * m)
+    # Chebyshev distance of every pixel from its candidate's endpoint: the larger one of those of column and row.
+    column, row = ((axis - end[segment, index, None]).abs() for index, axis in enumerate(response.pixels()))
+    blocks = magnitude.unflatten(1, (response.side, response.side))
+    reach = constant((0, 3, 7, 15), column.dtype, column.device)[:, None]
+    beside, above = (axis[:, None] <= reach for axis in (column, row))
+    within = ((above.float() @ blocks) * beside).sum(2)
+    sums = magnitude.new_zeros(n * m, 5).index_add_(0, segment, torch.cat((within, magnitude.sum(1, True)), dim=1))
+    at_end, mass, total = sums[:, 0], dict(zip((7, 15, 31), sums[:, 1:4].unbind(1), strict=True)), sums[:, 4]
+    distant = (row > 5)[:, :, None] | (column > 5)[:, None]
+    second = segment_max((blocks * distant).flatten(1).amax(1), segment, n * m)
     mean, median = total / (height * width), lower_median(response, magnitude)
-    at_end = total_within(1)
     columns = [
         rearrange(move[..., 1], "n m -> (n m)"),
         rearrange(move[..., 0], "n m -> (n m)"),
@@ -216,10 +241,12 @@ def lower_median(response: Responses, magnitude: Float[Tensor, "r q"]) -> Float[
     found = magnitude.new_zeros(n * m)
     # Where half of a map is exactly zero, there is nothing to sort.
     support = segment_sum((magnitude > 0).sum(1).float(), segment, n * m)
-    column, row = response.pixels()
-    flat = row * response.hw[1] + column
     dense = (2 * support > pixels).nonzero()[:, 0]
-    for candidate in dense.split(MEDIANS_AT_ONCE) if len(dense) else ():
+    if not len(dense):
+        return found
+    column, row = response.pixels()
+    flat = (row[:, :, None] * response.hw[1] + column[:, None]).flatten(1)
+    for candidate in dense.split(MEDIANS_AT_ONCE):
         place = torch.full((n * m,), -1, device=segment.device)
         place[candidate] = torch.arange(len(candidate), device=segment.device)
         rows = place[segment] >= 0
