@@ -214,6 +214,33 @@ def affine_fit(
 
 
 @dataclass(frozen=True, slots=True)
+class AffineMatches:
+    """The believed matches of the visible patches as affine motions, before any cell has asked for them."""
+
+    geometry: Float[Tensor, "m n k 9"]
+    """Place, offset and linear part, and the logarithm of the probability."""
+    content: Float[Tensor, "m n k f"]
+    """Features, and the source's context at the match."""
+    color: Float[Tensor, "m n 3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The nearest visible patches of cells."""
+
+    centers: Float[Tensor, "#m p 2"]
+    """Of the cells."""
+    distance: Float[Tensor, "m p r"]
+    rows: Int[Tensor, "m p r"]
+    """Numbers of the patches in the batch."""
+
+    def listed(self, mask: Int[Tensor, "e"], cell: Int[Tensor, "e"]) -> "Nearest":
+        """Some cells of some masks, as a list."""
+        centers = self.centers.expand(len(self.rows), -1, -1)
+        return Nearest(*(values[mask, cell][None] for values in (centers, self.distance, self.rows)))
+
+
+@dataclass(frozen=True, slots=True)
 class Voters:
     """The matches that every cell attends to, as affine motions; coordinates are planes because that is faster."""
 
@@ -228,18 +255,14 @@ class Voters:
     content: Float[Tensor, "m p s f"]
 
     @classmethod
-    def of(
-        cls,
-        geometry: Float[Tensor, "m n k 9"],
-        content: Float[Tensor, "m n k f"],
-        rows: Int[Tensor, "m p r"],
-        centers: Float[Tensor, "#m p 2"],
-    ) -> "Voters":
-        """Matches of the patches in these rows, extrapolated to the cells."""
-        found = rearrange(F.embedding(rows, geometry.flatten(0, 1).flatten(1)), "m p r (k f) -> f m p (r k)", k=KEPT)
+    def of(cls, matches: AffineMatches, near: Nearest) -> "Voters":
+        """Matches of the nearest patches, extrapolated to the cells."""
+        rows = near.rows
+        geometry = F.embedding(rows, matches.geometry.flatten(0, 1).flatten(1))
+        found = rearrange(geometry, "m p r (k f) -> f m p (r k)", k=KEPT)
         x, y, u, v, a, b, c, d, trust = found.contiguous().unbind(0)
-        content = F.embedding(rows, content.flatten(0, 1).flatten(1))
-        left, up = centers[..., :1] - x, centers[..., 1:] - y
+        content = F.embedding(rows, matches.content.flatten(0, 1).flatten(1))
+        left, up = near.centers[..., :1] - x, near.centers[..., 1:] - y
         u, v = u + a * left + b * up, v + c * left + d * up
         content = rearrange(content, "m p r (k f) -> m p (r k) f", k=KEPT)
         return cls(left, up, u, v, torch.stack((a, b, c, d)), trust, content)
@@ -288,8 +311,19 @@ class VoteDensifier(nn.Module):
         cells: Int[Tensor, "m p"] | None = None,
     ) -> Motions:
         """The motions of all cells, or for each mask of these alone: no cell depends on another."""
-        centers = patch_centers(source.hw, PATCH, logit.device)
-        centers = centers[None] if cells is None else centers[cells]
+        matches = self.affine(source, nodes, logit, precision, features, color)
+        return self.densify(source, matches, self.neighbors(source, nodes, cells))
+
+    def affine(
+        self,
+        source: Description,
+        nodes: Nodes,
+        logit: Float[Tensor, "m n k"],
+        precision: Float[Tensor, "m n k"],
+        features: Float[Tensor, "m n k f"],
+        color: Float[Tensor, "m n 3"],
+    ) -> AffineMatches:
+        """The best match of every visible patch, made an affine motion by those nearby."""
         log_prob = F.pad(logit, (0, 1)).log_softmax(-1)[..., :-1]
         best, kept = log_prob.topk(KEPT, dim=-1)
         offset = nodes.offset.gather(2, kept[..., None].expand(-1, -1, -1, 2))
@@ -298,19 +332,22 @@ class VoteDensifier(nn.Module):
         place = nodes.place[:, :, None].expand_as(offset)
         tag = lookup(source.context, place + offset, STRIDE)
         geometry = torch.cat((place, offset, linear, best[..., None]), dim=-1)
-        near, rows = self.neighbors(nodes, centers)
-        voters = Voters.of(geometry, torch.cat((features, tag), dim=-1), rows, centers)
-        weight, kernel = self.vote(source, voters, near, centers)
-        share = (-near / PATCH).softmax(-1)
-        mean = (share[..., None] * F.embedding(rows, color.flatten(0, 1))).sum(-2)
+        return AffineMatches(geometry, torch.cat((features, tag), dim=-1), color)
+
+    def densify(self, source: Description, matches: AffineMatches, near: Nearest) -> Motions:
+        """The motions of cells from their nearest patches."""
+        voters = Voters.of(matches, near)
+        weight, kernel = self.vote(source, voters, near)
+        share = (-near.distance / PATCH).softmax(-1)
+        mean = (share[..., None] * F.embedding(near.rows, matches.color.flatten(0, 1))).sum(-2)
         first = torch.stack((voters.u[..., 0], voters.v[..., 0]), dim=-1)
         moments = voters.moments(self.features)
-        return self.group(source, centers, weight, kernel, moments, first, near[..., :1], mean)
+        return self.group(source, near, weight, kernel, moments, first, mean)
 
-    def neighbors(
-        self, nodes: Nodes, centers: Float[Tensor, "#m p 2"]
-    ) -> tuple[Float[Tensor, "m p r"], Int[Tensor, "m p r"]]:
-        """Distance of the nearest visible patches of every cell, and their rows in the batch."""
+    def neighbors(self, source: Description, nodes: Nodes, cells: Int[Tensor, "m p"] | None = None) -> Nearest:
+        """The nearest visible patches of all cells, or for each mask of these."""
+        centers = patch_centers(source.hw, PATCH, nodes.place.device)
+        centers = centers[None] if cells is None else centers[cells]
         sets, count = nodes.valid.shape
         # Ties, which are common on a grid, go to the patch that comes first, whatever else is in the batch.
         distance = torch.cdist(centers.expand(sets, -1, -1), nodes.place)
@@ -318,26 +355,31 @@ class VoteDensifier(nn.Module):
         if nodes.filled:
             distance = distance + FAR * ~nodes.valid[:, None]
         near, index = distance.topk(min(self.nearest, count), dim=-1, largest=False)
-        return near, index + torch.arange(sets, device=index.device)[:, None, None] * count
+        return Nearest(centers, near, index + torch.arange(sets, device=index.device)[:, None, None] * count)
 
     def vote(
-        self, source: Description, voters: "Voters", near: Float[Tensor, "m p r"], centers: Float[Tensor, "#m p 2"]
+        self, source: Description, voters: Voters, near: Nearest
     ) -> tuple[Float[Tensor, "m p s"], Float[Tensor, "m p s s"]]:
         """The weight of every voter in every cell, and how similarly the voters move."""
         hw = source.hw
-        x, y = centers[..., None].unbind(-2)
+        x, y = near.centers[..., None].unbind(-2)
         u, v, trust = voters.u, voters.v, voters.trust
         features, tag = voters.content.split((self.features, self.context), dim=-1)
         # Does the place the cell would come from belong to the same thing as the voter's match?
         there = lookup(source.context, torch.stack((x + u, y + v), dim=-1), STRIDE)
         beyond = torch.maximum(torch.maximum(-x - u, x + u - hw[1]), torch.maximum(-y - v, y + v - hw[0]))
-        nearer = near.repeat_interleave(KEPT, dim=-1)
+        nearer = near.distance.repeat_interleave(KEPT, dim=-1)
         prior = (trust - nearer / PATCH).softmax(-1)
         gap = (u[..., :, None] - u[..., None, :]).square() + (v[..., :, None] - v[..., None, :]).square()
         # Exponents are bounded because denormal numbers are slow.
         kernel = torch.exp((gap * (-0.5 * torch.exp(-2 * self.bandwidth))).clamp(min=-30))
         support = (kernel @ prior[..., None])[..., 0].clamp(min=1e-3).log()
-        scalars = (voters.left / 16, voters.up / 16, torch.log1p(nearer / 8), nearer / near[..., :1].clamp(min=8) - 1)
+        scalars = (
+            voters.left / 16,
+            voters.up / 16,
+            torch.log1p(nearer / 8),
+            nearer / near.distance[..., :1].clamp(min=8) - 1,
+        )
         scalars += (trust, support, beyond.clamp(-16, 16) / 16, torch.log1p(u * u + v * v) / 2)
         score = self.score(torch.cat(((there * tag) @ self.pool, features, torch.stack(scalars, dim=-1)), dim=-1))
         scores = score[..., 0] - FAR * (nearer > FAR / 2)
@@ -368,12 +410,11 @@ class VoteDensifier(nn.Module):
     def group(
         self,
         source: Description,
-        centers: Float[Tensor, "#m p 2"],
+        near: Nearest,
         weight: Float[Tensor, "m p s"],
         kernel: Float[Tensor, "m p s s"],
         voters: Float[Tensor, "m p s f"],
         first: Float[Tensor, "m p 2"],
-        near: Float[Tensor, "m p 1"],
         color: Float[Tensor, "m p 3"],
     ) -> Motions:
         """Modes of the voters' motions by one mean-shift step from greedily chosen seeds (Comaniciu and Meer 2002)."""
@@ -393,9 +434,11 @@ class VoteDensifier(nn.Module):
         offset, linear, square, tag = mode.split((2, 4, 1, self.context), dim=-1)
         variance = (square[..., 0] - offset[..., 0].square() - offset[..., 1].square()).clamp(min=0)
         floor, factor, growth = self.spread.exp()
-        scale = (floor**2 + factor * variance + (growth * near) ** 2).sqrt()
+        scale = (floor**2 + factor * variance + (growth * near.distance[..., :1]) ** 2).sqrt()
         linear, offset = linear.unflatten(-1, (2, 2)), offset + first[:, :, None]
-        origin = centers[..., None, None, :] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
+        origin = (
+            near.centers[..., None, None, :] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
+        )
         return Motions(offset, linear, self.quarters(source, origin, mass, tag), scale, color)
 
     def quarters(self, source: Description, origin: Tensor, mass: Tensor, tag: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Description:
 
     frame: Float[Tensor, "b 3 h w"]
     patches: Float[Tensor, "b i j d"]
-    """Unit descriptors of the 8 x 8 patches whose corners lie on multiples of four pixels."""
+    """Unit descriptors of the 8 x 8 patches whose corners lie on multiples of four pixels; in mere targets eight."""
     context: Float[Tensor, "b i4 j4 c"]
     """What belongs together, on a grid of four pixels; each group of channels has unit length."""
     coarse: Float[Tensor, "b i8 j8 e"]
@@ -50,7 +50,8 @@ class Description:
     @property
     def aligned(self) -> Float[Tensor, "b p d"]:
         """Descriptors of the patches of the grid, in raster order: the frame in the role of target."""
-        return rearrange(self.patches[:, ::2, ::2], "b i j d -> b (i j) d")
+        step = 2 if self.patches.shape[1] > self.hw[0] // PATCH else 1
+        return rearrange(self.patches[:, ::step, ::step], "b i j d -> b (i j) d")
 
     @classmethod
     def join(cls, parts: "Sequence[Description]") -> "Description":
@@ -75,7 +76,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class PatchDescriptor(nn.Module):
-    """Descriptor of 8 x 8 patches at every fourth pixel; its receptive field is exactly the patch."""
+    """Descriptor of 8 x 8 patches at every fourth or eighth pixel; its receptive field is exactly the patch."""
 
     def __init__(self, dim: int = 64, width: int = 128) -> None:
         super().__init__()
@@ -85,8 +86,9 @@ class PatchDescriptor(nn.Module):
             nn.LayerNorm(width, eps=1e-3), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)
         )
 
-    def forward(self, frame: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b i j d"]:
-        hidden = self.second(F.relu(self.first(frame * 4 - 2)))
+    def forward(self, frame: Float[Tensor, "b 3 h w"], step: int = STRIDE) -> Float[Tensor, "b i j d"]:
+        hidden = F.relu(self.first(frame * 4 - 2))
+        hidden = F.conv2d(hidden, self.second.weight, self.second.bias, stride=step // 2)
         return F.normalize(self.head(F.relu(hidden).permute(0, 2, 3, 1)), dim=-1)
 
 

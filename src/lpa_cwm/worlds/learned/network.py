@@ -75,11 +75,10 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
     def describe(self, frames: Float[Tensor, "b 3 h w"], context: bool = True) -> Description:
         """Everything about single frames; without context they can only be targets."""
         frames = frames.contiguous(memory_format=torch.channels_last)
-        patches = self.descriptor(frames)
         if not context:
             empty = frames.new_zeros(len(frames), 0, 0, 0)
-            return Description(frames, patches, empty, empty)
-        return Description(frames, patches, *self.encoder(frames))
+            return Description(frames, self.descriptor(frames, PATCH), empty, empty)
+        return Description(frames, self.descriptor(frames), *self.encoder(frames))
 
     def observe(
         self,

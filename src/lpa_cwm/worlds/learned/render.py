@@ -114,17 +114,14 @@ class CarriedModes:
         return (value.view(-1, 2, PATCH // 2, 2, PATCH // 2) * weight).view(-1, PATCH, PATCH)
 
 
-def splat(
-    bump: RadialBump, motions: Motions, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"], hw: HW
-) -> Responses:
+def splat(bump: RadialBump, modes: CarriedModes, xy: Float[Tensor, "n 2"], masks: int, hw: HW) -> Responses:
     """What the bump adds to the hidden patches when motions and weights stay as they are.
 
     The bump is carried as a function, so nothing is interpolated; only the cells that it reaches are visited.
     """
-    modes = CarriedModes.of(motions, hidden, hw)
     query, entry = (torch.cdist(xy, modes.center) < modes.reach(bump)).nonzero().unbind(-1)
     value = modes.blocks(bump, xy[query], entry)
-    return add_up(value, query, modes.mask[entry], modes.cell[entry], (len(xy), len(hidden)), hw)
+    return add_up(value, query, modes.mask[entry], modes.cell[entry], (len(xy), masks), hw)
 
 
 def splat_pairs(

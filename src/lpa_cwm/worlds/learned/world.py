@@ -18,7 +18,7 @@ from lpa_cwm.responses import Responses
 from lpa_cwm.worlds.learned.densify import Motions
 from lpa_cwm.worlds.learned.matching import PATCH, Description
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
-from lpa_cwm.worlds.learned.render import RadialBump, render, splat, splat_pairs
+from lpa_cwm.worlds.learned.render import CarriedModes, RadialBump, render, splat, splat_pairs
 
 FILE = "world-learned.safetensors"
 CALIBRATION = Calibration(
@@ -45,6 +45,8 @@ class LearnedFactual:
 
     hidden: Bool[Tensor, "m p"]
     motions: Motions
+    carried: CarriedModes
+    """Those of the motions that can move something into hidden cells."""
 
 
 @dataclass
@@ -107,7 +109,8 @@ class LearnedWorld:
             scene: What `observe` returned.
             hidden: For each mask, the patches of the target that are hidden.
         """
-        return LearnedFactual(hidden, self.network.imagine(scene, hidden[None]).motions)
+        motions = self.network.imagine(scene, hidden[None]).motions
+        return LearnedFactual(hidden, motions, CarriedModes.of(motions, hidden, scene.source.hw))
 
     @torch.no_grad()
     def predict(self, scene: LearnedScene, factual: LearnedFactual) -> Float[Tensor, "m 3 h w"]:
@@ -130,7 +133,7 @@ class LearnedWorld:
             factual: What `imagine` returned.
             xy: Points of the source.
         """
-        return splat(self.bump, factual.motions, factual.hidden, xy, scene.source.hw)
+        return splat(self.bump, factual.carried, xy, len(factual.hidden), scene.source.hw)
 
     @torch.no_grad()
     def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> list[Description]:
@@ -164,8 +167,8 @@ class LearnedWorld:
         """
         network, (sources, masks, _) = self.network.to(target.device), hidden.shape
         described = network.describe(target, context=False)
-        here = [Description.join([crops[point] for crops in source]) for point in range(len(target))]
-        scene = network.observe(Description.join(here), described.repeated(sources), hypotheses=CROP_HYPOTHESES)
+        here = Description.join([crops[point] for point in range(len(target)) for crops in source])
+        scene = network.observe(here, described.repeated(sources), hypotheses=CROP_HYPOTHESES)
         of_pairs = hidden.repeat(len(target), 1, 1)
         cells = cells_around(near, scene.source.hw).repeat_interleave(sources * masks, dim=0)
         motions = network.imagine(scene, of_pairs, cells).motions
