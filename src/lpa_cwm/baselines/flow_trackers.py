@@ -27,6 +27,7 @@ from lpa_cwm.geometry import (
     unit_range,
 )
 from lpa_cwm.io.video import LazyFrames
+from lpa_cwm.synth.video_flow import dense_inverse_search, gray_image
 from lpa_cwm.tracker import validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
@@ -336,12 +337,11 @@ class DisFlow:
 
     def __call__(self, before: UInt8[Tensor, "b 3 h w"], after: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b 2 h w"]:
         """Flow of one pair after the other; OpenCV uses all cores for each."""
-        cv2 = require("cv2", extra="flow")
-        search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+        cv2, search = dense_inverse_search()
         # One result for all: at 4K each copy of a flow has 66 MB.
         flows = torch.empty(len(before), 2, *before.shape[-2:], device=before.device)
         for flow, first, second in zip(flows, before, after, strict=True):
-            found = search.calc(gray(cv2, first), gray(cv2, second), None)
+            found = search.calc(gray_image(cv2, first), gray_image(cv2, second), None)
             flow.copy_(rearrange(torch.from_numpy(found), "h w d -> d h w"))
         return flows
 
@@ -378,7 +378,7 @@ class LucasKanade:
                 for source in asked.frame[started].unique().tolist() if self.direct else [target - 1]:
                     rows = (started & (asked.frame == source) if self.direct else started).nonzero()[:, 0]
                     if len(rows):
-                        frames = gray(cv2, resized[source]), gray(cv2, resized[target])
+                        frames = gray_image(cv2, resized[source]), gray_image(cv2, resized[target])
                         xy, miss = self._step(cv2, *frames, tracks.xy[rows, source])
                         tracks.xy[rows, target], error[rows, target] = xy, error[rows, source] + miss
         return found()
@@ -394,8 +394,3 @@ class LucasKanade:
         miss = np.linalg.norm(back - start, axis=-1)[:, 0]
         miss[(found[:, 0] == 0) | (returned[:, 0] == 0)] = np.inf
         return from_continuous_index(torch.from_numpy(end[:, 0]).to(xy)), torch.from_numpy(miss).to(xy)
-
-
-def gray(cv2: Any, frame: UInt8[Tensor, "3 h w"]) -> np.ndarray:
-    """A frame as a gray OpenCV image."""
-    return cv2.cvtColor(rearrange(frame.cpu(), "c h w -> h w c").contiguous().numpy(), cv2.COLOR_RGB2GRAY)

@@ -1,8 +1,8 @@
-"""Backward flow of natural video without labels: what optical flow follows back and forth alike.
+"""Backward flow of natural video without labels: optical flow that passes a forward-backward check.
 
-Dense inverse search (Kroeger et al. 2016, arXiv:1603.03590) leads every target point from frame to frame back to the
-source and forth again. Where the round trip closes (the forward-backward check of Sundaram et al. 2010) and both ends
-look alike, the flow counts as known. Of all other points nothing is known, not even that they are occluded.
+Dense inverse search (Kroeger et al. 2016, arXiv:1603.03590) tracks every target point from frame to frame back to the
+source and forward again. The flow is known where the round trip closes (the forward-backward check of Sundaram et al.
+2010) and the squares around both ends correlate. Nothing is known of all other points, not even that they are occluded.
 """
 
 import math
@@ -35,8 +35,8 @@ LEAST_KNOWN = 0.25
 """Smallest share of known points in a pair."""
 ATTEMPTS = 10
 KINDS = dict(zip(VIDEO_KINDS, (((5, 16), 4.0), ((1, 4), 1.0)), strict=True))
-"""For each kind of pairs the fewest and most frames between source and target, and the smallest upper quartile of the
-motion in pixels."""
+"""For each kind of pairs: minimum and maximum number of frames between source and target, and the smallest upper
+quartile of the motion in pixels."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class VideoFlow:
         return found
 
     def sample(self, rng: np.random.Generator) -> FlowPair:
-        """Two frames of a clip, followed through all frames between them."""
+        """Two frames of a clip, tracked through all frames between them."""
         square = self.pairs.square(rng, SIZE)
         return follow_back([resize_crop(np.ascontiguousarray(frame), SIZE) for frame in square])
 
@@ -70,7 +70,7 @@ def video_sources(pairs: VideoPairs) -> dict[str, FlowSource]:
 
 
 def follow_back(frames: Sequence[UInt8[Tensor, "3 s s"]]) -> FlowPair:
-    """Flow from the last frame to the first; the points that it shows and that return to where they began."""
+    """Flow from the last frame to the first, and which points have known flow."""
     cv2, search = dense_inverse_search()
     grays = [gray_image(cv2, frame) for frame in frames]
     grid = rearrange(flow_grid((SIZE, SIZE)), "d h w -> (h w) d")
@@ -121,6 +121,6 @@ def squares(gray: np.ndarray, xy: Float[Tensor, "n 2"]) -> Float[Tensor, "n s"]:
     return values - values.mean(1, keepdim=True)
 
 
-def gray_image(cv2: Any, frame: UInt8[Tensor, "3 s s"]) -> np.ndarray:
+def gray_image(cv2: Any, frame: UInt8[Tensor, "3 h w"]) -> np.ndarray:
     """A frame as a gray OpenCV image."""
-    return cv2.cvtColor(rearrange(frame, "c h w -> h w c").contiguous().numpy(), cv2.COLOR_RGB2GRAY)
+    return cv2.cvtColor(rearrange(frame.cpu(), "c h w -> h w c").contiguous().numpy(), cv2.COLOR_RGB2GRAY)

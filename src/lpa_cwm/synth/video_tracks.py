@@ -1,8 +1,9 @@
 """Annotated clips of natural video without labels: tracks that optical flow confirms, and pasted occluders.
 
-Points are followed through a clip and back again (`video_flow.follow`); a track is kept if it returns to where it began
-and looks alike at both ends. Cut-outs of pictures then move over the clip and hide some of the points: these occlusions
-are exact, while colors, noise, blur and motion are those of real video. Points are never hidden by the scene itself.
+Points are tracked through a clip and back again (`video_flow.follow`). A track is kept if it returns to its start and
+if the squares around both ends correlate. Cut-outs of pictures then move over the clip and hide some of the points.
+These occlusions are exact, while colors, noise, blur and motion are those of real video. Points are never hidden by
+the scene itself.
 """
 
 import pickle
@@ -33,14 +34,14 @@ FRAMES = 24
 STRIDES = (1, 2, 3)
 """Steps between the frames that are used; the flow goes through all frames."""
 POINTS = 600
-"""Points that are followed."""
+"""Points that are tracked."""
 CLOSED = 1.5
 """Largest error of a round trip through the whole clip, in pixels."""
 LEAST_TRACKS, LEAST_FRAMES = 16, 8
-"""A clip has at least so many tracks if possible, and a track is in the frame for so many frames after its first."""
+"""Least number of tracks of a clip, if possible; least number of frames in which a track stays in the frame."""
 ATTEMPTS = 10
 OCCLUDERS = (1, 3)
-"""Fewest and most occluders of a clip."""
+"""Minimum and maximum number of occluders of a clip."""
 SIDES = (0.15, 0.6)
 """Smallest and largest side of an occluder, as a share of the height of the frame."""
 SPEED = 8.0
@@ -48,7 +49,7 @@ SPEED = 8.0
 TEXTURE = 96
 """Side of the picture of an occluder, in pixels."""
 QUALITY = 92
-"""Of the JPEG frames that are written."""
+"""Quality of the JPEG frames."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Occluder:
     half: float
     """Half of its side in the frame, in pixels."""
     center: Float[Tensor, "2"]
-    """Its middle in the first frame."""
+    """Its center in the first frame."""
     velocity: Float[Tensor, "2"]
     angle: float
     turn: float
@@ -111,7 +112,7 @@ class VideoTracks:
 
     videos: VideoPairs
     pictures: ImagePool
-    """What occluders look like."""
+    """Textures of occluders."""
     tracks: int = 256
     seed: int = 0
 
