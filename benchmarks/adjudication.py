@@ -1,4 +1,4 @@
-"""What LPA costs: its share of one frame pair, and its sixteen statistics against a plain loop in the same run.
+"""Cost of LPA: its share of one frame pair, and its sixteen statistics against a plain loop in the same run.
 
 python benchmarks/adjudication.py [--world learned]
 """

@@ -1,4 +1,4 @@
-"""What `train lpa --autocast` gains: updates with and without it, in turn, in the same run.
+"""Gain of `train lpa --autocast`: updates with and without it, in turn, in the same run.
 
 python benchmarks/bfloat16.py [--device cuda]
 """

@@ -2,7 +2,7 @@
 
 python benchmarks/davis.py tapvid_davis32_dev.pkl --out runs/davis [--gaps 1 4] [--videos 2 --max-tracks 1 --frames 3]
 
-Run it again to go on after a stop. Baselines whose files are not here are left out and named; `lpa-cwm data fetch raft
+Run it again to resume. Baselines whose files are not here are left out and named; `lpa-cwm data fetch raft
 raft-things` gets those of RAFT.
 """
 

@@ -1,4 +1,4 @@
-"""What Opt-CWM costs at its published size with random weights: the official arithmetic against ours.
+"""Cost of Opt-CWM at its published size with random weights: the official arithmetic against ours.
 
 python benchmarks/opt_cwm.py flops            # counted, seconds: nothing is computed
 python benchmarks/opt_cwm.py time             # one query through one mask, about a minute on two idle cores
@@ -131,7 +131,7 @@ def times(repeats=2):
 
 @torch.no_grad()
 def memory(queries=32):
-    """All weights are held, one block of each transformer is run: a block leaves nothing behind for the next."""
+    """All weights are in memory and one block of each transformer runs, because all blocks use the same memory."""
     world = random_world()
     held = world.predictor.encoder.blocks, world.predictor.decoder.blocks
     world.predictor.encoder.blocks, world.predictor.decoder.blocks = held[0][:1], held[1][:1]
@@ -141,7 +141,7 @@ def memory(queries=32):
 
 
 def main(what: Literal["flops", "time", "memory"], /) -> None:
-    """Count, time or weigh."""
+    """Print FLOPs, times or memory."""
     {"flops": flops, "time": times, "memory": memory}[what]()
 
 

@@ -1,4 +1,4 @@
-"""What training pairs cost and how they move: pairs per second and core, and quantiles of the motion.
+"""Cost and motion of training pairs: pairs per second and core, and quantiles of the motion.
 
 python benchmarks/pairs.py [--photos DIR] [--videos DIR --cache DIR] [--records DIR]
 """

@@ -3,7 +3,7 @@
 python benchmarks/paper_pages.py tapvid_davis32_dev.pkl real_dev.pkl [--work runs/paper] [--out docs/paper]
 
 Simulates videos for the training, for the audit and for the figures with frames, so that the pages show no frame of the
-real videos. Run it again to go on after a stop. RAFT is a row if `lpa-cwm data fetch raft` was run.
+real videos. Run it again to resume. RAFT is a row if `lpa-cwm data fetch raft` was run.
 """
 
 import shlex
@@ -50,7 +50,7 @@ class PaperPages:
     held_out: int = 10
     """Simulated clips of the audit and of the sweep."""
     threads: int = 1
-    """More are faster only on a machine that does nothing else."""
+    """Threads of torch; more are faster on an idle machine only."""
 
     def run(self):
         torch.set_num_threads(self.threads)

@@ -1,4 +1,4 @@
-"""What re-evaluation and answers between pixels give: end-point errors with R = 0 and 1, for two adjudicators.
+"""Gain of re-evaluation and of sub-pixel endpoints: end-point errors with R = 0 and 1, for two adjudicators.
 
 python benchmarks/passes.py [--assets FOLDER]
 """
@@ -21,12 +21,12 @@ from lpa_cwm.types import Clip, Queries
 
 @dataclass(frozen=True)
 class Passes:
-    """Compare on simulated pairs of both recipes with objects and pictures the training never saw."""
+    """Compare on simulated pairs of both recipes, with objects and pictures that were not used for training."""
 
     assets: Path | None = None
-    """Objects and textures of the simulator; invented ones without."""
+    """Objects and textures of the simulator; by default procedural ones."""
     pairs: int = 9
-    """Of each recipe."""
+    """Clips of each recipe."""
     methods: tuple[str, ...] = ("uniform", "lpa")
     world: str = "learned"
     threads: int = 1

@@ -77,7 +77,7 @@ def random_points(clip: Clip, count: int) -> Queries:
 
 
 def processor_seconds() -> float:
-    """Of this process and of its worker processes, those that run and those that have ended."""
+    """Processor seconds of this process and of its worker processes, running or ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + ended.ru_utime + ended.ru_stime
     for tasks in Path("/proc/self/task").glob("*/children"):

@@ -1,4 +1,4 @@
-"""What simulated clips cost, whether their truth is true, and how they move.
+"""Cost of simulated clips, accuracy of their ground truth, and quantiles of their motion.
 
 python benchmarks/simulator.py --assets DIR [--clips 8]
 """
@@ -56,7 +56,7 @@ class Simulator:
         print(f"{recipe} pairs at 256: {30 / (time.process_time() - start):.1f} a second")
 
     def truth(self, recipe, assets):
-        """Pictures warped by the flow, the way there and back, and tracks against flow from frame to frame."""
+        """Photometric error after warping, forward-backward error, and tracks against chained flow."""
         warped, unwarped, returns, drift = [], [], [], []
         for number in range(self.clips):
             clip = simulate_clip(("truth", number), recipe, assets, RenderSettings(256))
@@ -76,7 +76,7 @@ class Simulator:
         )
 
     def motion(self, recipe, assets):
-        """Quantiles of how far pixels move at 256, and the share of them that stays visible."""
+        """Quantiles of the motion of pixels at 256, and the share that stays visible."""
         clips = [
             simulate_clip(("motion", number), recipe, assets, RenderSettings(256)) for number in range(2 * self.clips)
         ]
@@ -134,7 +134,7 @@ def there_and_back(clip, frame, flow):
 
 
 def chained(clip):
-    """Distance, half a clip on, of tracks from where interpolated flow leads, for those visible all the way."""
+    """Distance of tracks from chained interpolated flow after half a clip, for tracks that are visible all the time."""
     tracks, half = clip.tracks(256), len(clip) // 2
     kept = tracks.visible[:, : half + 1].all(1)
     xy = tracks.xy[kept, 0]
