@@ -42,7 +42,7 @@ class TrackerConfig:
     """
 
     masks: int = 10
-    """Masks, and so candidate responses, per query and target (M)."""
+    """Masks, and so candidates, per query and target (M)."""
     gaps: tuple[int, ...] = ()
     """Distances in frames from a target to further source frames besides the query's; the paper has none."""
     gap_masks: int = 5
@@ -64,7 +64,7 @@ class TrackerConfig:
     zoom: float = 0.75
     """Ratio of successive crop sides from the second re-evaluation on (eta)."""
     mask_sharing: Literal["pair", "query"] = "pair"
-    """First masks shared by all queries of a frame pair, or drawn for each query."""
+    """Masks of the first pass: shared by all queries of a frame pair, or drawn for each query."""
     reevaluation: Literal["query", "joint", "native"] = "joint"
     """Re-evaluation with masks edited for each query, for 32 queries at once, or in crops at native resolution."""
     reveal: Literal["random", "raster"] = "random"

@@ -1,6 +1,6 @@
 """One query and one target with all intermediate results, as values and as a figure.
 
-What each mask answered, the response distributions, and why one answer was believed.
+The responses of all masks, their weights, the response distributions and the endpoint.
 """
 
 from dataclasses import dataclass

@@ -80,7 +80,7 @@ class CropWorldModel(WorldModel, Protocol):
     """A world model that also answers in many small crops at once, which re-evaluation at native resolution needs."""
 
     def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> Sequence[Any]:
-        """Everything about single crops in the role of source, one value for each."""
+        """Descriptions of single source crops, one value for each crop."""
         ...
 
     def respond(
@@ -93,7 +93,7 @@ class CropWorldModel(WorldModel, Protocol):
     ) -> Responses:
         """Responses of n points in their target crops, from k described source crops each, with m masks per source.
 
-        Each point is looked for around the place `near` in its target crop. A point has the masks of all its sources,
+        Each point is searched around the position `near` in its target crop. A point has the masks of all its sources,
         one source after the other.
         """
         ...

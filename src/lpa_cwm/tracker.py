@@ -268,11 +268,11 @@ class TrackedClip:
     done: int
     """Frames that were tracked; each counts twice if tracking runs in both directions."""
     total: int
-    """Frames in all, counted alike."""
+    """Number of all frames, counted in the same way."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing interrupted it."""
+        """Whether tracking was not interrupted."""
         return self.done == self.total
 
 

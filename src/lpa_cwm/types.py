@@ -291,7 +291,7 @@ class Pair:
     xy: Float[Tensor, "n 2"]
     """Points of the source frame, in its pixels."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Shared by all pairs of one source frame: what an adjudicator computes once per source, by a key of its own."""
+    """Values that an adjudicator computes once per source frame, by its own key; shared by all pairs of the source."""
 
 
 @dataclass(frozen=True, slots=True)

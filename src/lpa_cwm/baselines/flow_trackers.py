@@ -270,7 +270,7 @@ class GapTracker:
         return Paths(torch.cat(ends), cost[:, index].T + torch.cat(errors))
 
     def _allowed(self, frame: Int[Tensor, "n"], source: Int[Tensor, "s"], target: int) -> Bool[Tensor, "s n"]:
-        """Which source frames a point may be reached from: a gap of the list, or the frame of its own query."""
+        """Whether a point may be reached from a source frame: by a gap of the list, or from the frame of its query."""
         gap = target - source
         by_gap = torch.isin(gap, torch.tensor(self.gaps, device=gap.device))[:, None] & (source[:, None] >= frame)
         return by_gap | (source[:, None] == frame) if self.direct else by_gap

@@ -75,7 +75,7 @@ class WorkerProcess:
             except TimeoutError:
                 self.fail(f"gave no answer within {self.repo.limit:g} s and was stopped")
             except KeyboardInterrupt:
-                # The worker has a session of its own and did not get the signal; the thread waits until it ends.
+                # The worker runs in its own session and did not get the signal; the thread waits until it ends.
                 kill(self.process)
                 self.end()
                 raise

@@ -95,7 +95,7 @@ class Annotate(ClipOptions, SourceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(ShardOption, SplitOption, SourceOptions):
-    """Make frame pairs with backward flow, on which the learned world model is trained; run again to go on."""
+    """Make frame pairs with backward flow, on which the learned world model is trained; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data pairs --kind layered --photos photos --pairs 3000 --out pairs/layered"
     out: OutFolder
@@ -124,7 +124,7 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Cache(JsonOption, PresetOption, ScoreModelOption):
-    """Cache the candidates of annotated tracks, on which LPA is trained; run again to go on."""
+    """Cache the candidates of annotated tracks, on which LPA is trained; run again to resume."""
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data cache data/train --out cache/train --hidden 6"
     dataset: Annotated[InPath, Positional]

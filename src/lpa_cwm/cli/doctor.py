@@ -86,7 +86,7 @@ class Doctor(JsonOption):
 
 
 def text(found: list[Finding]) -> str:
-    """A paragraph per section, a line per finding, and a line on what to do where something is missing."""
+    """A paragraph per section, a line per finding, and a line with the remedy where something is missing."""
     wide = max(len(one.name) for one in found)
     lines, section = [], None
     for one in found:

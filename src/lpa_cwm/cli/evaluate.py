@@ -95,7 +95,7 @@ class Score(JsonOption):
     coverage: Share | None = None
     """Least coverage of a complete track, as a share of its visible frames (c); 0.8 unless given."""
     selection: DataOptions = field(default_factory=DataOptions)
-    """The part of the data set that another program's predictions are for; a run of ours knows its own."""
+    """The part of the data set that another program's predictions are for; our runs record theirs."""
 
     def run(self) -> None:
         """Score, write scores.json, print the means."""

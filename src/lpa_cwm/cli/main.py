@@ -328,9 +328,9 @@ def main(arguments: list[str] | None = None) -> None:
     except InputError as error:
         stop(BAD_INPUT, str(error))
     except Terminated:
-        stop(TERMINATED, "terminated; run the same command again to go on.")
+        stop(TERMINATED, "terminated; run the same command again to resume.")
     except KeyboardInterrupt:
-        stop(INTERRUPTED, "stopped; run the same command again to go on.")
+        stop(INTERRUPTED, "stopped; run the same command again to resume.")
     except BrokenPipeError:
         # As when piped into `head`: Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

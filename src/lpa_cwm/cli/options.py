@@ -106,7 +106,7 @@ class AdjudicatorOptions(WorldOption, ScoreModelOption, WeightsOption):
         return {"world": self.world, "score_model": self.score_model, "weights": self.weights}
 
     def adjudicator_name(self) -> str:
-        """The adjudicator that was asked for."""
+        """Name of the chosen adjudicator."""
         name = self.adjudicator or ADJUDICATOR
         if name not in ADJUDICATORS:
             from lpa_cwm.baselines.registry import BASELINES
@@ -188,8 +188,8 @@ class ExpertOptions(PresetOption):
     mask_sharing: Literal["pair", "query"] | None = None
     """Masks of the first pass: shared by all queries of a frame pair, or drawn for each query."""
     reevaluation: Literal["query", "joint", "native"] | None = None
-    """Re-evaluations: in native crops around places of the query, or in the whole frame with masks edited for each \
-query or for 32 queries at once (joint)."""
+    """Re-evaluation in native crops around query and endpoint, or in the whole frame with masks edited for each query \
+or for 32 queries at once (joint)."""
     subpixel: bool | None = None
     """Refine the endpoint to a fraction of a pixel; in the paper it is a pixel's center."""
     batch: Annotated[int, integer(1, 4096)] | None = None

@@ -116,7 +116,7 @@ class TrainScore(TrainingFolderOptions):
     crop: Annotated[int, integer(2, 1024)] = 48
     """Side of a crop, in pixels; an even number."""
     evaluate: bool = False
-    """Train nothing; print the denoising gain of the bundled weights on the held-out photographs."""
+    """Do not train; print the denoising gain of the bundled weights on the held-out photographs."""
 
     def run(self) -> None:
         """Train and evaluate, or only evaluate."""
@@ -136,7 +136,7 @@ class TrainScore(TrainingFolderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainWorld(WorldTrainingOptions, SourceOptions):
-    """Train the learned world model on sharded pairs and natural video; run again to go on after a stop.
+    """Train the learned world model on sharded pairs and natural video; run again to resume.
 
     With `torchrun --nproc-per-node N --no-python lpa-cwm train world ...` N processes average their gradients.
     """
@@ -167,9 +167,9 @@ class TrainWorld(WorldTrainingOptions, SourceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfidence(JsonOption):
-    """Calibrate the tracker's confidence on annotated clips; run it again to go on where it stopped.
+    """Calibrate the tracker's confidence on annotated clips; run again to resume.
 
-    The result is written as `calibration.json`; every fifth clip is held out and tells how good it is.
+    The result is written as `calibration.json`; every fifth clip is held out to evaluate it.
     """
 
     EXAMPLE: ClassVar[str] = "lpa-cwm train confidence simulated --max-tracks 16 --out runs/confidence"

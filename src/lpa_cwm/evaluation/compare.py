@@ -1,4 +1,4 @@
-"""Experiments of several trackings: methods side by side, the paper's ablations (Table 2), and its sweep (Figure E1).
+"""Experiments with several runs: methods side by side, the paper's ablations (Table 2), and its sweep (Figure E1).
 
 `compare` predicts, scores and reports several methods on one data set. `ablate` does so for named variants of training
 and inference. `sweep` measures error and time by number of masks and of re-evaluations, on the same queries and masks:

@@ -408,7 +408,7 @@ class LayeredPairs:
         return f"layered_{self.photographs.split}"
 
     def scene(self, index: int, size: int) -> tuple[LayerStack, np.random.Generator]:
-        """Scene `index`, and the generator that its photometric jitter goes on with."""
+        """Scene `index`, and the random generator for its photometric jitter."""
         rng = numpy_rng(self.name, self.seed, index)
         return SceneSampler(self.photographs, self.config, rng, size).scene(), rng
 

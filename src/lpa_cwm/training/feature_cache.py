@@ -40,7 +40,7 @@ from lpa_cwm.types import Candidates, Pair, Queries, Sample
 from lpa_cwm.validation import check_name, parse_json, reading, structure
 
 FORMAT = {"format": 3, "statistics": list(SCALARS)}
-"""Version of the files, and what their statistics are; raise the version when a tensor comes to mean something else."""
+"""Version of the files, and what their statistics are; raise the version when the meaning of a tensor changes."""
 CLAIMS = "cache.json"
 """File of a cache by which processes that fill it together claim videos."""
 CACHE_ERROR = "a file of a feature cache", "remove it and run `lpa-cwm data cache` again"
@@ -452,7 +452,7 @@ def cache_features(
     executor: Executor = run_local,
     shard: Shard | None = None,
 ) -> CacheSummary:
-    """Cache the candidates of annotated tracks or of records with flow; run again to go on."""
+    """Cache the candidates of annotated tracks or of records with flow; run again to resume."""
     settings = settings or CacheSettings()
     recorder, source = partial(settings.recorder, device), None
     if settings.rollouts == "none":

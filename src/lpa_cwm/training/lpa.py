@@ -157,7 +157,7 @@ class LpaTraining:
     interaction: bool = True
     visual: bool = True
     visibility_head: bool = True
-    """Predict visibility by a head of its own (not in the paper), not through the weights alone."""
+    """Predict visibility by a separate head (not in the paper), not by the weights alone."""
     path: bool = True
     """Use the path of each candidate through time, if there are several sources (not in the paper)."""
     source_dropout: float = 0.3
@@ -188,7 +188,7 @@ class LpaTraining:
         """What must be the same when a training is resumed."""
         flat = {**asdict(self), **asdict(self.objective), "candidate_sets": len(sets)}
         del flat["objective"]
-        # Left out at their defaults: a training that was begun without these switches can go on.
+        # Left out at their defaults, so that a training that was begun without these switches can be resumed.
         usual = LpaTraining(objective=self.objective)
         for name in ("average", "max_oracle_error", "path", "source_dropout", "keep"):
             if flat[name] == getattr(usual, name):
@@ -400,7 +400,7 @@ def load_initial(path: Path, training: LpaTraining) -> LPA:
     """The network of a weight file; it must have the branches that the training asks for."""
     network = load_lpa(path)
     has = network.interaction, network.visual, network.visibility_head is not None
-    # A visibility head may be added to a network that has none: it begins by changing nothing.
+    # A visibility head may be added to a network that has none: zero-initialized, it changes nothing at first.
     if has != (training.interaction, training.visual, has[2] and training.visibility_head):
         raise InputError(
             f"{path} has interaction {has[0]}, visual {has[1]} and visibility head {has[2]}, but "
