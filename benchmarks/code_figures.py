@@ -30,6 +30,7 @@ print(*sorted(name for name in sys.modules if name.split(".")[0] == "lpa_cwm"))
 """
 TOUCHED = """
 import sys
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 import lpa_cwm
 from lpa_cwm.io import safe_load
@@ -38,7 +39,8 @@ root, called, reads, load = Path(lpa_cwm.__file__).parent, set(), [], safe_load.
 
 def note(frame, event, argument):
     path = frame.f_code.co_filename
-    if event == "call" and path.startswith(str(root)) and frame.f_code.co_name != "<module>":
+    # The bodies of modules and classes, which run at import, are not optimized.
+    if event == "call" and path.startswith(str(root)) and frame.f_code.co_flags & CO_OPTIMIZED:
         called.add(path)
 
 def counted(path):
