@@ -196,7 +196,7 @@ class Notes:
                 error = rescale(result.xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1)
                 near[name].append((error[:, None] < torch.tensor(THRESHOLDS)).double().mean(1))
                 shown[name].append((result.strength >= observed.config.visibility_threshold).double())
-        rows = [("weights", "accuracy if all points are shown", "with the own visibility", "points shown")]
+        rows = [("weights", "accuracy if all points are shown", "with its own visibility", "points shown")]
         for name in METHODS:
             accuracy, seen = torch.cat(near[name]), torch.cat(shown[name])
             own, share = 100 * (accuracy * seen).mean(), f"{100 * seen.mean():.1f} %"
