@@ -3,10 +3,12 @@
     pip wheel --no-deps -w dist .
     python benchmarks/install.py dist/lpa_cwm-*.whl --python python3.11 python3.12 python3.13
 
-Seconds of the installation are mostly the download of torch; they depend on the network and on pip's cache.
+Wall time, and in parentheses processor time. The installation is mostly the download of torch; it depends on the
+network and on the cache of pip.
 """
 
 import argparse
+import resource
 import subprocess
 import tempfile
 import time
@@ -16,16 +18,27 @@ IMPORT = "import time; start = time.perf_counter(); import lpa_cwm; print(time.p
 REPEATS = 5
 
 
-def seconds(*words: object, cwd: Path) -> float:
-    """Wall time of a command that must succeed."""
-    start = time.perf_counter()
+def seconds(*words: object, cwd: Path) -> tuple[float, float]:
+    """Wall time and processor time of a command that must succeed."""
+    before, start = processor_seconds(), time.perf_counter()
     subprocess.run([str(word) for word in words], cwd=cwd, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, processor_seconds() - before
+
+
+def processor_seconds() -> float:
+    """Processor time of all commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def both(taken: tuple[float, float]) -> str:
+    """Wall time, and in parentheses processor time."""
+    return f"{taken[0]:.0f} s ({taken[1]:.0f} s)"
 
 
 def best(*words: object, cwd: Path) -> float:
     """The least of several times: the machine may be busy with others."""
-    return min(seconds(*words, cwd=cwd) for _ in range(REPEATS))
+    return min(seconds(*words, cwd=cwd)[0] for _ in range(REPEATS))
 
 
 def import_seconds(python: Path, cwd: Path) -> float:
@@ -49,9 +62,9 @@ def measure(python: str, wheel: Path, torch: str | None) -> dict[str, str]:
         said = subprocess.run([ours, "-c", versions], cwd=here, check=True, capture_output=True, text=True).stdout
         return {
             "Python, torch, PyAV": ", ".join(said.split()),
-            "pip install": f"{install:.0f} s",
-            "first track": f"{first:.1f} s",
-            "again": f"{again:.1f} s",
+            "pip install": both(install),
+            "first track": both(first),
+            "again": both(again),
             "rows": str(rows),
             "import lpa_cwm": f"{1000 * import_seconds(ours, here):.0f} ms",
             "--version": f"{best(program, '--version', cwd=here):.2f} s",

@@ -14,7 +14,7 @@ from lpa_cwm.metrics import METRICS
 from lpa_cwm.report.tables import paper_figures
 from lpa_cwm.reproduction import tables
 from lpa_cwm.reproduction.figures import find_case, find_cases
-from lpa_cwm.reproduction.inputs import find_data
+from lpa_cwm.reproduction.inputs import PaperData, PaperRun, find_data
 from lpa_cwm.reproduction.parts import PARTS, find_parts
 from tapvid_files import entries, save
 from test_examples import example
@@ -186,6 +186,15 @@ def test_data_are_found_by_their_form(tmp_path):
         find_data([tmp_path / "movi_f"])
     with pytest.raises(InputError, match="choose among table-a1"):
         find_parts(["table-9"])
+
+
+def test_a_row_may_ask_another_world_model(tmp_path):
+    """So the literal Eq. 1, `learned-total`, stands beside the default in every table, with the same settings."""
+    run = PaperRun(PaperData((tmp_path / "data.pkl",)), tmp_path, weights=tmp_path / "lpa.safetensors")
+    own, literal = run.method("lpa"), run.method("lpa@learned-total")
+    assert (own.row, own.world) == ("lpa", "learned")
+    assert (literal.row, literal.world) == ("lpa (learned-total)", "learned-total")
+    assert (literal.settings, literal.weights) == (own.settings, own.weights)
 
 
 def test_cases_are_chosen_by_truth_alone(tmp_path):
