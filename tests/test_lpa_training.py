@@ -406,7 +406,7 @@ def test_lost_points_are_kept_without_an_end():
     assert all(one.end.isnan().all() and len(one.xy) <= 3 for one in lost)
     groups = RECORDER.record(lost[0])
     assert len(groups.visible_rows) == 0
-    assert len(lpa.solvable(groups, torch.arange(len(groups)), 8.0)) == len(groups)
+    assert len(lpa.solvable_rows(groups, torch.arange(len(groups)), 8.0)) == len(groups)
 
 
 def test_weights_are_selected_where_a_candidate_is_near(folder):

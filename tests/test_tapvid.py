@@ -250,11 +250,11 @@ def test_real_clips_load_as_their_table_says():
 
 def test_queries_half_a_pixel_outside_are_moved_to_the_border():
     """As in Kinetics, whose script shifts points by half a pixel; what is farther outside is left for a refusal."""
-    from lpa_cwm.datasets.tapvid import move_inside
+    from lpa_cwm.datasets.tapvid import clamp_to_border
     from lpa_cwm.geometry import inside
 
     given = torch.tensor([[-0.5, 3.0], [64.0, 48.5], [10.25, 20.5], [-0.6, 3.0]])
-    moved = move_inside(given, (48, 64))
+    moved = clamp_to_border(given, (48, 64))
     assert inside(moved, (48, 64)).tolist() == [True, True, True, False]
     assert moved[0].tolist() == [0.0, 3.0]
     assert torch.equal(moved[2:], given[2:])

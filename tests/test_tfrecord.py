@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpa_cwm.datasets.movif import RecordFile, varint, varints
+from lpa_cwm.datasets.movif import RecordFile, decode_varint, decode_varints
 from lpa_cwm.errors import InputError
 from lpa_cwm.simulator.clip import example
 from movi_files import write
@@ -24,13 +24,13 @@ def encoded(value):
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60))
 def test_packed_numbers_are_those_that_were_packed(values):
     data = b"".join(map(encoded, values))
-    assert varints(np.frombuffer(data, dtype=np.uint8)).tolist() == values
+    assert decode_varints(np.frombuffer(data, dtype=np.uint8)).tolist() == values
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_single_numbers_too(value):
     data = encoded(value)
-    assert varint(memoryview(data + b"\xff"), 0) == (value, len(data))
+    assert decode_varint(memoryview(data + b"\xff"), 0) == (value, len(data))
 
 
 FEATURES = {

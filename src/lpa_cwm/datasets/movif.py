@@ -37,7 +37,7 @@ def masked_crc(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def varint(data: memoryview, at: int) -> tuple[int, int]:
+def decode_varint(data: memoryview, at: int) -> tuple[int, int]:
     """Decode one protobuf base-128 varint; returns the value and the position after it."""
     value = shift = 0
     while True:
@@ -50,7 +50,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
             return value, at
 
 
-def varints(data: UInt8[np.ndarray, "k"]) -> Int64[np.ndarray, "n"]:
+def decode_varints(data: UInt8[np.ndarray, "k"]) -> Int64[np.ndarray, "n"]:
     """Decode all varints of a packed list."""
     ends = np.flatnonzero(data < 128)
     starts = np.concatenate(([0], ends + 1))[:-1]
@@ -70,8 +70,8 @@ def fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     """Number and content of each field of a protobuf message; only wire types of tf.train.Example are supported."""
     at = 0
     while at < len(data):
-        tag, at = varint(data, at)
-        value, at = varint(data, at)
+        tag, at = decode_varint(data, at)
+        value, at = decode_varint(data, at)
         if tag & 7 == VARINT:
             yield tag >> 3, value
         elif tag & 7 == LENGTH_DELIMITED and at + value <= len(data):
@@ -94,7 +94,7 @@ def feature(data: memoryview) -> Feature:
         packed = b"".join(item for _, item in messages(content))
         if kind == 2:
             return np.frombuffer(packed, dtype="<f4")
-        return varints(np.frombuffer(packed, dtype=np.uint8))
+        return decode_varints(np.frombuffer(packed, dtype=np.uint8))
     return []
 
 

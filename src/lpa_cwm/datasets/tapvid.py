@@ -173,7 +173,7 @@ def read_tracks(path: Path) -> dict[str, TrackTable]:
         return {name: np.stack(tracks) for name, tracks in rows.items()}
 
 
-def has_tracks(path: Path) -> bool:
+def is_track_table(path: Path) -> bool:
     """Whether a csv file begins like TAP-Vid's table of tracks; folders of data have other tables, too."""
     try:
         with path.open(newline="", errors="replace") as file:
@@ -186,10 +186,10 @@ def has_tracks(path: Path) -> bool:
 
 def track_tables(folder: Path) -> list[Path]:
     """The csv files of a folder that are tables of tracks."""
-    return list(filter(has_tracks, data_files(folder, "*.csv")))
+    return list(filter(is_track_table, data_files(folder, "*.csv")))
 
 
-def holds_tracks(folder: Path) -> bool:
+def has_track_data(folder: Path) -> bool:
     """Whether a folder has pickles or tables of tracks."""
     return bool(data_files(folder, "*.pkl") or track_tables(folder))
 
@@ -361,11 +361,11 @@ def _sample(source: AnnotatedVideo, selection: Selection) -> Sample:
     track, frame = QUERIES[selection.queries](visible[rows])
     if not len(frame):
         raise source.error(f"has no track visible at frames 0, {STRIDE}, ...; leave it out with --videos")
-    given = move_inside(xy[track, frame], clip.hw)
+    given = clamp_to_border(xy[track, frame], clip.hw)
     return Sample(clip, Queries(given, frame), Tracks(xy[track], visible[rows][track]))
 
 
-def move_inside(xy: Float[Tensor, "q 2"], hw: HW) -> Float[Tensor, "q 2"]:
+def clamp_to_border(xy: Float[Tensor, "q 2"], hw: HW) -> Float[Tensor, "q 2"]:
     """Move queries that are up to half a pixel outside the frame to its border; others are left as they are.
 
     TAP-Vid's script subtracts half a pixel from the points of Kinetics, so that points at the border leave the frame.

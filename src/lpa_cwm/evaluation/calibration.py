@@ -26,7 +26,7 @@ from lpa_cwm.jobs import progress
 from lpa_cwm.metrics.comparison import SIZE
 from lpa_cwm.online import ONLY
 from lpa_cwm.protocols import Dataset
-from lpa_cwm.tracker import CwmTracker, step_through
+from lpa_cwm.tracker import CwmTracker, run_online
 from lpa_cwm.types import Sample
 from lpa_cwm.validation import check_array, read_npz, reading
 
@@ -62,7 +62,7 @@ class Estimates:
 def track_estimates(tracker: CwmTracker, sample: Sample) -> Estimates:
     """Track the queries of a clip and compare with the truth."""
     done = EstimateTable()
-    step_through(tracker.online(sample.clip.name), sample.clip, sample.queries, {ONLY: done}, True, lambda frame: None)
+    run_online(tracker.online(sample.clip.name), sample.clip, sample.queries, {ONLY: done}, True, lambda frame: None)
     after = torch.arange(len(done)) > sample.queries.frame[:, None]
     visible = sample.truth.visible[after]
     places = (rescale(xy, sample.clip.hw, (SIZE, SIZE))[after] for xy in (done.stacked("xy"), sample.truth.xy))

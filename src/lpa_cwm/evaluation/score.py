@@ -59,7 +59,7 @@ class QueryErrors:
         return cls(query[known], there[rows, rows][known], moved[known], distance.min(axis=1)[known])
 
 
-def conventions(videos: Sequence[QueryErrors]) -> Iterator[str]:
+def check_conventions(videos: Sequence[QueryErrors]) -> Iterator[str]:
     """One sentence about the convention that explains the errors at the query frames; none if they are small."""
     videos = [video for video in videos if len(video.query)]
     query = np.concatenate([np.zeros((0, 2)), *(video.query for video in videos)])
@@ -266,7 +266,7 @@ def notices(run: ScoredRun) -> Iterator[str]:
     for name, (given, used) in list(longer.items())[:1]:
         others = f", as in {len(longer) - 1} other video{'s' * (len(longer) > 2)}" if len(longer) > 1 else ""
         yield f"The predictions of {name} have {given} frames{others}; the first {used} were scored."
-    yield from conventions([QueryErrors.of(one, truth) for _, one, truth in run.pairs()])
+    yield from check_conventions([QueryErrors.of(one, truth) for _, one, truth in run.pairs()])
 
 
 def write_scores(folder: Path, scores: list[Scores]) -> Path:

@@ -260,7 +260,9 @@ def page(
     """The whole page; nothing in it is fetched from elsewhere."""
     names = [scored.dataset for scored, _ in sections] + [folder.name for folder in sweeps]
     title = "Point tracks: " + ", ".join(names)
-    bodies = "".join(section(scored, tables, dataset) for scored, tables in sections) + "".join(map(swept, sweeps))
+    bodies = "".join(section(scored, tables, dataset) for scored, tables in sections) + "".join(
+        map(sweep_section, sweeps)
+    )
     sentences = [conclusion(scored) for scored, _ in sections] + [results.sweep_conclusion(folder) for folder in sweeps]
     made = f"{date.today()}{f' · {command}' if command else ''}"
     summary = f"<p>{escape(' '.join(sentences))}</p><p class=note>{escape(made)}</p>"
@@ -307,10 +309,11 @@ def section(scored: MethodSet, tables: list[Table], dataset: Dataset | None = No
     heading = f'<h2 id="{escape(scored.dataset)}">{escape(scored.dataset)}</h2><p class=lead>{run_facts(scored)}</p>'
     open_tables = "".join(_titled(table) for table in tables if not table.folded)
     folded = "".join(_folded(table) for table in tables if table.folded)
-    return f"{heading}<div class=figures>{drawn}</div>{open_tables}{worst(scored, dataset)}{folded}{settings(scored)}"
+    rest = worst_section(scored, dataset) + folded + settings(scored)
+    return f"{heading}<div class=figures>{drawn}</div>{open_tables}{rest}"
 
 
-def swept(folder: Path) -> str:
+def sweep_section(folder: Path) -> str:
     """Results of sweeps over masks and re-evaluations."""
     heading = f'<h2 id="{escape(folder.name)}">{escape(folder.name)}</h2>'
     return f"{heading}<div class=figures>{sweep_charts(folder)}</div>{_titled(results.sweep_table(folder))}"
@@ -377,7 +380,7 @@ def _visibility_curve(scored: MethodSet, method: str, found: dict[str, list[floa
     return Curve(method, points, marked=(100 * own["coverage"].value, 100 * own[name].value))
 
 
-def worst(scored: MethodSet, dataset: Dataset | None = None) -> str:
+def worst_section(scored: MethodSet, dataset: Dataset | None = None) -> str:
     """For each method, frames of the videos with its lowest DCA; empty if the data set is not available."""
     dataset = dataset or reopen_dataset(scored.methods[0])
     if dataset is None:

@@ -10,7 +10,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.config import ADJUDICATORS, PRESETS, WORLD, PresetName, Selection
-from lpa_cwm.datasets.tapvid import has_clips, holds_tracks, track_tables
+from lpa_cwm.datasets.tapvid import has_clips, has_track_data, track_tables
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import PAPER_VARIANTS, ablate, compare, open_pairs, sweep
 from lpa_cwm.evaluation.predict import Method, open_dataset
@@ -83,7 +83,7 @@ def _find_in(path: Path) -> PaperData:
         raise InputError(f"There is no {path}; expected a folder with data sets, or one TAP-Vid pickle.")
     inner = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
     records = next((one for one in (path, *inner) if data_files(one, "*.tfrecord-*")), None)
-    named = {one.name: one for one in inner if one.name in ("train", "val") and holds_tracks(one)}
+    named = {one.name: one for one in inner if one.name in ("train", "val") and has_track_data(one)}
     left_out: list[str] = []
     benchmarks = list(data_files(path, "*.pkl"))
     benchmarks += [one for one in track_tables(path) if _usable(one, left_out)]

@@ -112,12 +112,12 @@ def write_index(run: PaperRun) -> Path:
     rows = []
     for part, result in done:
         files = ", ".join(f"[{name}]({name})" for name in result.files)
-        rows.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {lacking(run, part)} |")
+        rows.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {deviations(run, part)} |")
     pictures = [(part, name) for part, result in done for name in result.files if name.endswith(".png")]
     lines = [
         "# Tables and figures of the paper",
         "",
-        *described(run, sum(result.seconds for _, result in done)),
+        *describe_run(run, sum(result.seconds for _, result in done)),
         "",
         "| in the paper | what | files | seconds | differs from the paper |",
         "|---|---|---|---:|---|",
@@ -134,7 +134,7 @@ def write_index(run: PaperRun) -> Path:
     return path
 
 
-def described(run: PaperRun, seconds: float) -> list[str]:
+def describe_run(run: PaperRun, seconds: float) -> list[str]:
     """Command, time, world model, weights and data, as Markdown."""
     lpa = f"trained here, {run.steps} updates" if run.trains else "given weights" if run.weights else "the bundled one"
     preset = f"`--preset {run.preset}`"
@@ -159,7 +159,7 @@ def _named(path: Path | None) -> str:
     return path.name if path else "none"
 
 
-def lacking(run: PaperRun, part: Part) -> str:
+def deviations(run: PaperRun, part: Part) -> str:
     """What a part lacks or does otherwise than the paper, as sentences."""
     said = []
     if part.needs == "runs":
@@ -215,7 +215,7 @@ def dry_run(run: PaperRun, only: Sequence[str] = ()) -> list[dict[str, object]]:
         about = {"name": part.name, "paper": part.paper, "title": part.title, "needs": part.needs}
         done = finished(run.out, part) is not None
         cost = 0.0 if done else round(seconds.pop(part.needs, 0.0), 1)
-        listed.append({**about, "seconds": cost, "done": done, "lacks": lacking(run, part)})
+        listed.append({**about, "seconds": cost, "done": done, "lacks": deviations(run, part)})
     return listed
 
 

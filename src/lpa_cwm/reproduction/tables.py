@@ -134,7 +134,7 @@ def _column(name: str) -> Column:
     return metric_column(name, "C@.8" if name == "complete" else None)
 
 
-def beside_paper(cell: Cell, paper: float | None) -> Cell:
+def paper_cell(cell: Cell, paper: float | None) -> Cell:
     """A cell with the paper's figure and the difference as small print."""
     if paper is None:
         return cell
@@ -200,7 +200,7 @@ def _measured_row(line: Line, metrics: Sequence[str]) -> Row:
     cells = []
     for name in metrics:
         cell = estimate_cell(line.ours[name], METRICS[name]) if name in line.ours else Cell("–", float("nan"))
-        cells.append(beside_paper(cell, line.paper.get(name)))
+        cells.append(paper_cell(cell, line.paper.get(name)))
     return Row((*map(text_cell, line.heads), *cells))
 
 

@@ -388,18 +388,18 @@ def camera_path(config: SceneConfig, bodies: Poses, radius: Float[np.ndarray, "n
     """A camera path that stays clear of the bodies."""
     time = (np.arange(len(bodies.position)) / SUBSTEPS - 1) / (config.frames - 1)
     position, attempts = np.zeros((len(time), 3)), 0
-    while attempts < 50 and not clears(position, bodies, radius, 0.5 * config.lowest):
+    while attempts < 50 and not is_clear(position, bodies, radius, 0.5 * config.lowest):
         start, end = line_in_shell(config, rng)
         position = start + time[:, None] * (end - start)
         attempts += 1
     gaze = config.gaze * rng.uniform(-0.5, 0.5, (2, 3))
     target = gaze[0] + time[:, None] * (gaze[1] - gaze[0])
-    wobble = config.shake * shaking(time, rng)
+    wobble = config.shake * camera_shake(time, rng)
     away = np.linalg.norm(position - target, axis=-1, keepdims=True)
     return look_at(position, target + away * wobble[:, :3], wobble[:, 3])
 
 
-def clears(position: Float[np.ndarray, "s 3"], bodies: Poses, radius: Float[np.ndarray, "n"], lowest: float) -> bool:
+def is_clear(position: Float[np.ndarray, "s 3"], bodies: Poses, radius: Float[np.ndarray, "n"], lowest: float) -> bool:
     """Whether a path stays above the ground and outside the bounding spheres."""
     gap = np.linalg.norm(bodies.position - position[:, None], axis=-1) - radius
     return bool(gap.min() > 1.0 and position[:, 2].min() > lowest)
@@ -425,7 +425,7 @@ def point_in_shell(config: SceneConfig, rng: np.random.Generator) -> Float[np.nd
             return point
 
 
-def shaking(time: Float[np.ndarray, "s"], rng: np.random.Generator) -> Float[np.ndarray, "s 4"]:
+def camera_shake(time: Float[np.ndarray, "s"], rng: np.random.Generator) -> Float[np.ndarray, "s 4"]:
     """Four smooth random functions of time, of order one."""
     rate, phase = rng.uniform(2, 12, (4, 3)), rng.uniform(0, 2 * np.pi, (4, 3))
     return np.sin(time[:, None, None] * rate + phase).mean(-1)

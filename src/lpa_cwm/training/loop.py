@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
 from lpa_cwm.errors import InputError
-from lpa_cwm.files import atomic_write, exclusive, pin_settings
+from lpa_cwm.files import atomic_write, exclusive_lock, pin_settings
 from lpa_cwm.io.safe_load import check_state_dict, load_plain
 from lpa_cwm.jobs import progress
 from lpa_cwm.validation import parse_json, read_text, reading, structure
@@ -166,7 +166,7 @@ class TrainingLoop(Generic[NetworkT]):
         """
         pin_settings(self.out / SETTINGS, self.settings)
         # The first process holds the folder for all of them.
-        with exclusive(self.out / SETTINGS, "trains") if self.processes.is_first else nullcontext():
+        with exclusive_lock(self.out / SETTINGS, "trains") if self.processes.is_first else nullcontext():
             self.restore()
             self._train(batches, loss_of, evaluate)
 

@@ -258,7 +258,7 @@ def split_train_val(videos: list[str]) -> tuple[Int[Tensor, "train"], Int[Tensor
     return (~val).nonzero()[:, 0], val.nonzero()[:, 0]
 
 
-def solvable(sets: CandidateSets, rows: Int[Tensor, "k"], most: float) -> Int[Tensor, "j"]:
+def solvable_rows(sets: CandidateSets, rows: Int[Tensor, "k"], most: float) -> Int[Tensor, "j"]:
     """Rows with a candidate within `most` pixels of the truth, or with an occluded point."""
     return rows[~(sets.min_error[rows] > most)]
 
@@ -424,7 +424,7 @@ def train_lpa(
     training = disable_unused_terms(training, sets)
     network = add_visibility_head(init or init_network(training, sets, train), training)
     network = add_path_encoder(network, training).to(device).train()
-    train = oversample_ambiguous(sets, solvable(sets, train, training.max_oracle_error), training.oversample)
+    train = oversample_ambiguous(sets, solvable_rows(sets, train, training.max_oracle_error), training.oversample)
     val = selection_set(sets, val, training.max_oracle_error)
     loop = make_loop(network, out, training, sets)
 
