@@ -208,11 +208,6 @@ class TrainingLoop(Generic[NetworkT]):
         self.cpu_seconds += (time.process_time() - begin) * self.processes.count
         return result.shown
 
-    def resume(self) -> None:
-        """Restore the checkpoint, if there is one; refuse one of other settings."""
-        pin_settings(self.out / SETTINGS, self.settings)
-        self.restore()
-
     def restore(self) -> None:
         """Restore the checkpoint, if there is one."""
         state = load_checkpoint(self.out / CHECKPOINT)
