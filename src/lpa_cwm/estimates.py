@@ -1,4 +1,4 @@
-"""What is known of all tracks in one frame; above all, how probable it is that a point is visible and was found.
+"""Estimates of all tracks in one frame, and the calibrated probability that a point is visible and found.
 
 Two logistic regressions (Platt scaling: Platt, 1999) read what the tracker knows about an estimate. The first gives the
 probability that the point can be seen in the frame; the second, the *confidence*, that it can be seen and lies within
@@ -52,7 +52,7 @@ def wide_step(height: int, width: int) -> float:
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
-    """Logarithms of `EVIDENCE`; what is unknown counts as the least."""
+    """Logarithms of `EVIDENCE`; unknown values count as the least."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
     return values.nan_to_num(LEAST).clamp(min=LEAST).log()
 
@@ -60,7 +60,7 @@ def evidence(result: PairResult) -> Float[Tensor, "n e"]:
 def probabilities(
     calibration: Calibration, evidence: Float[Tensor, "n e"]
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    """That each point is visible, and that it is visible and was found."""
+    """Probabilities that each point is visible, and that it is visible and found."""
     weights = constant((calibration.visible, calibration.found), evidence.dtype, evidence.device)
     visible, found = (evidence @ weights[:, :-1].T + weights[:, -1]).sigmoid().unbind(1)
     return visible, found
@@ -75,12 +75,12 @@ def called_visible(
 
 @dataclass(frozen=True, slots=True)
 class FrameEstimate:
-    """Where every track is in one frame; NaN and hidden before its query."""
+    """Position and visibility of every track in one frame; NaN and hidden before its query."""
 
     xy: Float[Tensor, "n 2"]
     """Positions in the frame's pixels."""
     visible: Bool[Tensor, "n"]
-    """Whether the point can be seen."""
+    """Whether the point is visible."""
     strength: Float[Tensor, "n"]
     """As in `Tracks`."""
     support: Float[Tensor, "n"]
@@ -90,11 +90,11 @@ class FrameEstimate:
     confidence: Float[Tensor, "n"]
     """1 where the position is given; NaN without a calibration."""
     evidence: Float[Tensor, "n e"]
-    """What the confidence is computed from."""
+    """Inputs of the confidence."""
 
     @classmethod
     def empty(cls, tracks: int) -> "FrameEstimate":
-        """No track is anywhere.
+        """An estimate without positions.
 
         Args:
             tracks: Number of tracks.
@@ -150,7 +150,7 @@ class EstimateTable:
         """Copy the estimates of the next frame.
 
         Args:
-            estimate: What is known of all tracks.
+            estimate: The estimates of all tracks.
         """
         self.tracks = len(estimate.visible)
         for entry in fields(estimate):

@@ -30,12 +30,12 @@ from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.types import Candidates, Pair, Queries
 
 ONLY = "only"
-"""Name of the adjudicator where there is one."""
+"""Name of a single adjudicator."""
 
 
 @dataclass
 class OnlineTracker:
-    """Tracks points by several adjudicators while frames come in one at a time.
+    """Tracks points with several adjudicators while frames arrive one at a time.
 
     Memory does not depend on the number of frames: only the frames that gaps reach back to, and those with given
     positions, are kept. Each frame is described once and each frame pair observed once for all points.
@@ -78,7 +78,7 @@ class OnlineTracker:
     believed: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
     """For each adjudicator and track the last visible position, and its frame."""
     on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
-    """Called with tracks, their pair and their candidates before each adjudication: what training records."""
+    """Called with tracks, their pair and their candidates before each adjudication; training records them."""
 
     def add(self, xy: Float[Tensor, "2"], frame: int | None = None, track: int | None = None) -> int:
         """Give a position, of a new track or of an existing one; by default in the newest frame. Returns the track.
@@ -208,7 +208,7 @@ class OnlineTracker:
         return torch.stack([xy for xy, _ in known]), torch.tensor([float(frame) for _, frame in known])
 
     def _hold(self, name: str, rows: Int[Tensor, "k"], estimate: FrameEstimate) -> None:
-        """A hidden point stays where it was last visible: candidates of what cannot be seen only jump about."""
+        """A hidden point stays at its last visible position, because its candidates are unreliable."""
         hidden = rows[~estimate.visible[rows]]
         if len(hidden):
             estimate.xy[hidden] = self._last_believed(name, hidden.tolist())[0]

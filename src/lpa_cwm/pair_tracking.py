@@ -1,8 +1,8 @@
 """One frame pair: adjudicate and decode the candidates, then re-evaluate around the endpoints (the paper's method).
 
 The first pass sees whole frames at the size of the world model. A re-evaluation draws fresh masks around the endpoints;
-all responses count alike. It sees the whole frame, ever smaller crops of it, or pairs of small crops in the clip's own
-pixels (`native`): around the point in each source frame, and around its endpoint in the target.
+all responses have equal weight. It sees the whole frame, ever smaller crops of it, or pairs of small crops in the
+clip's own pixels (`native`): around the point in each source frame, and around its endpoint in the target.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ EPSILON = 1e-9
 NATIVE_SIDE = 64
 """Side of a native crop in pixels of the clip."""
 NATIVE_HIDDEN_SHARE = 2 / 3
-"""Of the patches of a native crop; with nine tenths hidden, too few would be left to tell how the point moves."""
+"""Share of hidden patches in a native crop; with nine tenths hidden, too few visible ones would be left."""
 NATIVE_MASKS = 3
-"""Per source; together they hide every patch."""
+"""Masks per source; together they hide every patch."""
 NATIVE_SHARE = 0.5
-"""Share of the visibility threshold that responses in native crops must reach to be believed."""
+"""Share of the visibility threshold below which responses in native crops are ignored."""
 APART = 12.0
 """Endpoints further apart than this, in pixels of the frame, do not share a native crop."""
 CROPS_AT_ONCE = 32
@@ -42,7 +42,7 @@ MAX_DESCRIBED_CROPS = 1024
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """Where the queries of one frame pair went, in pixels of the frame, and how sure that is."""
+    """Endpoints of the queries of one frame pair, in pixels of the frame, with evidence of their reliability."""
 
     xy: Float[Tensor, "n 2"]
     strength: Float[Tensor, "n"]
@@ -58,7 +58,7 @@ class PairResult:
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
-        """Every point where it was, and nothing else known."""
+        """Every point at its given position, everything else unknown."""
         return cls(xy.clone(), *(torch.full_like(xy[:, 0], torch.nan) for _ in range(len(fields(cls)) - 1)))
 
     def rows(self, rows: Int[Tensor, "b"]) -> "PairResult":
@@ -124,7 +124,7 @@ def to_frame(
 
 @dataclass(frozen=True, slots=True)
 class PointSource:
-    """Where points were in an earlier frame."""
+    """Positions of points in an earlier frame."""
 
     frame: UInt8[Tensor, "3 h w"]
     xy: Float[Tensor, "n 2"]
@@ -162,7 +162,7 @@ def reevaluate(
 ) -> PairResult:
     """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops.
 
-    At native resolution the points of another source frame, if given, are asked as well, and other endpoints tried.
+    At native resolution the points of another source frame, if given, are used too, and other endpoints are tried.
     """
     config, hw = observed.config, observed.source.hw
     if config.reevaluation == "native":

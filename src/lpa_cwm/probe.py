@@ -1,4 +1,4 @@
-"""Asking the world model: perturb, predict again, subtract (Eq. 1-2).
+"""Candidates from the world model: perturb, predict again, subtract (Eq. 1-2).
 
 Candidates are made in one place, `first_pass`: tracking, `explain`, the feature cache and the evaluation use it.
 """
@@ -29,7 +29,7 @@ class PreparedFrame:
     resized: Float[Tensor, "3 s s"]
     description: Any
     derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What adjudicators compute once per source frame, by a key of their own."""
+    """Values that adjudicators compute once per source frame, by their own keys."""
 
     @property
     def hw(self) -> HW:
@@ -45,7 +45,7 @@ def prepare(world: WorldModel, frame: UInt8[Tensor, "3 h w"], device: torch.devi
 
 @dataclass
 class ObservedPair:
-    """One frame pair as a world model sees it; `identity` fixes the randomness of everything asked about it."""
+    """One frame pair as a world model sees it; `identity` fixes all random masks."""
 
     world: WorldModel
     source: PreparedFrame

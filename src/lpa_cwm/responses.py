@@ -1,4 +1,4 @@
-"""Responses as what they are: a few patch blocks per query and mask, zero everywhere else.
+"""Block-sparse responses: a few patch blocks per query and mask, zero everywhere else.
 
 A world model that moves pixels answers a small perturbation in a handful of its patches. Everything after the world
 model (peaks, statistics, crops, aggregation, decoding) works on these blocks, so its cost is that of the support.

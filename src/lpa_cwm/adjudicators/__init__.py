@@ -1,1 +1,1 @@
-"""Adjudicators: Uniform, APA and LPA weigh the candidates of a query."""
+"""Adjudicators: Uniform, APA and LPA weight the candidates of a query."""

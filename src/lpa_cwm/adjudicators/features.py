@@ -31,10 +31,10 @@ STATISTIC_NAMES = (
     "frame_difference_7",
     "source_edges_7",
 )
-"""What each statistic of a candidate is (Table A.1); numbers are sides of windows around its endpoint, in pixels."""
+"""Statistics of a candidate (Table A.1); numbers are sides of windows around its endpoint, in pixels."""
 STATISTICS = len(STATISTIC_NAMES)
 SCALARS = (*STATISTIC_NAMES, *PATH_NAMES)
-"""Scalar features of a candidate: the paper's statistics, and what is known of its path through time."""
+"""Scalar features of a candidate: the paper's statistics, and those of its path through time."""
 STRENGTH = STATISTIC_NAMES.index("peak")
 """Index of the response magnitude at the endpoint."""
 COMPRESSED = slice(STRENGTH, STATISTIC_NAMES.index("peak_over_second_peak") + 1)
@@ -98,7 +98,7 @@ def local_features(pair: Pair, candidates: Candidates, normal: Float[Tensor, "r 
 
 
 def shared_crops(image: Float[Tensor, "c h w"], ends: Float[Tensor, "b 2"]) -> Float[Tensor, "b c 32 32"]:
-    """`sample_crop`; candidates with the same endpoint, which are many, share a crop."""
+    """`sample_crop`, computed once for all candidates with the same endpoint."""
     # x and y, 32 bits each, are compared as one number.
     place, which = ends.contiguous().view(torch.int64)[:, 0].unique(return_inverse=True)
     crops = sample_crop(image.expand(len(place), -1, -1, -1), place[:, None].view(ends.dtype), EXTENT, CROP)
@@ -116,7 +116,7 @@ def response_crops(
     block = torch.stack((response.patch % across, response.patch // across), dim=1) - corner[response.candidate]
     inside = ((block >= 0) & (block < count)).all(1, keepdim=True)
     line = ((response.candidate * count + block[:, 1]) * side)[:, None] + torch.arange(side, device=block.device)
-    # What lies outside goes to one place more; choosing what lies inside would make the host wait for a GPU.
+    # Points outside go to one extra place: selecting those inside would make the host wait for a GPU.
     beyond = len(ends) * count * side * count
     tiles = normal.new_zeros(beyond + 1, side)
     tiles.index_copy_(0, torch.where(inside, line * count + block[:, :1], beyond).flatten(), normal.view(-1, side))

@@ -54,7 +54,7 @@ class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apac
         visual: Whether the network sees crops of the frames, beside responses and statistics.
         visibility_head: Whether it predicts a visibility factor.
         dropout: Share of activations dropped in training.
-        path: Whether it reads how candidates were reached through time.
+        path: Whether it uses the candidates' paths through time.
 
     Examples:
         >>> from lpa_cwm.registry import load_adjudicator
@@ -168,7 +168,7 @@ def zero_init_head() -> nn.Sequential:
 
 
 def zero_init_path() -> nn.Linear:
-    """Zero-initialized: what is known of the path changes nothing at first."""
+    """Zero-initialized layer: paths change nothing at first."""
     layer = nn.Linear(len(PATH_NAMES), TOKEN)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

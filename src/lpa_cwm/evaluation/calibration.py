@@ -40,7 +40,7 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the tracker knew about its estimates after the queries, and what is true."""
+    """Evidence, outputs and truth of the tracker's estimates after the queries."""
 
     evidence: Float[Tensor, "s e"]
     spread: Float[Tensor, "s"]
@@ -141,7 +141,7 @@ def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float
 
 
 def evaluate(calibration: Calibration, estimates: Estimates) -> dict[str, Any]:
-    """Ranking and reliability of the confidence, and how far confidence and spread order the errors."""
+    """Ranking and reliability of the confidence, and rank correlations of confidence and spread with the error."""
     _, confidence = probabilities(calibration, estimates.evidence)
     seen, curve = estimates.visible, bins(confidence, estimates)
     return {

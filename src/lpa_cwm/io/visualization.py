@@ -1,4 +1,4 @@
-"""Tracks to look at: drawn on frames, as video files, as a player in notebooks, as a recording for rerun."""
+"""Visualization of tracks: drawn on frames, as video files, as a player in notebooks, as a recording for rerun."""
 
 import base64
 import colorsys
@@ -145,7 +145,7 @@ def draw_tracks(
 
 
 def draw_tail(pen: ImageDraw.ImageDraw, points: list, seen: list[bool], ink: Color, width: float) -> None:
-    """Segments between successive visible places, fading into the past."""
+    """Segments between successive visible positions, fading into the past."""
     for age in range(1, len(points)):
         (x0, y0), (x1, y1) = points[-age - 1], points[-age]
         if seen[-age] and seen[-age - 1]:
@@ -154,7 +154,7 @@ def draw_tail(pen: ImageDraw.ImageDraw, points: list, seen: list[bool], ink: Col
 
 
 def draw_head(pen: ImageDraw.ImageDraw, point: list[float], seen: bool, ink: Color, radius: float) -> None:
-    """The present place: a filled dot, or a hollow ring with a dark rim; nothing before the query."""
+    """The current position: a filled dot, or a hollow ring with a dark rim; nothing before the query."""
     x, y = point
     if x != x:
         return
@@ -212,7 +212,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
 MAX_TRACKS, MAX_FRAMES = 256, 240
 """More are left out, at even distances, so that a notebook stays small."""
 WIDTH = 420
-"""Of the player, in pixels."""
+"""Width of the player, in pixels."""
 _NUMBER = count()
 
 SCRIPT = """(() => {

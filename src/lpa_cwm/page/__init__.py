@@ -1,1 +1,1 @@
-"""The page of `lpa-cwm page`: click points, track them, see why the tracker answered as it did."""
+"""The page of `lpa-cwm page`: click points, track them, see how each position was found."""

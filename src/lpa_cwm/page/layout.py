@@ -106,7 +106,7 @@ def theme() -> gr.themes.Base:
 
 
 def color_by(value: Any) -> ColorBy:
-    """What colors the tracks; by track unless confidence is asked for."""
+    """Coloring of the tracks: by track, or by confidence."""
     return "confidence" if value == "confidence" else "track"
 
 

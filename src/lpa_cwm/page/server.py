@@ -130,7 +130,7 @@ class ResultFiles:
     csv: dict[str, Path]
     npz: dict[str, Path]
     videos: dict[ColorBy, Path]
-    """By what colors the tracks."""
+    """Videos by the coloring of the tracks."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Results:
     points: tuple[Point, ...]
     tracks: dict[str, Tracks]
     videos: dict[ColorBy, Path] = field(default_factory=dict)
-    """Videos of all methods, by what colors the tracks."""
+    """Videos of all methods, by the coloring of the tracks."""
 
 
 def click_point(session: Session, x: float, y: float, frame: int, backward: bool = False) -> Session:

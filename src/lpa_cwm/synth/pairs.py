@@ -225,7 +225,7 @@ class VideoPairs:
     shots: tuple[Shot, ...]
     split: Split
     gaps: tuple[int, int] = (1, 6)
-    """Fewest and most frames between source and target."""
+    """Minimum and maximum number of frames between source and target."""
     motion: float = 2.5
     """Smallest mean difference between the two crops, in gray levels."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What the learned world model is trained on: pairs made from photographs, videos and objects, and batches of them.
+"""Training data of the learned world model: pairs from photographs, videos and objects, and batches of them.
 
 Pairs with flow are made before training and kept in shards. A batch has crops of sharded pairs, and of natural video
 without flow. It is a function of its index, so training can resume at any step with any number of workers.
@@ -50,7 +50,7 @@ PROCEDURAL = 0.05
 RECIPES = {"movi": "simulated", "hard": "simulated_hard"}
 """Names of the sources of simulated pairs, by the recipe of their scenes."""
 SHARES = (0.4, 0.2, 0.3, 0.1)
-"""Of layered pairs, simulated pairs, natural video with flow and natural video without, if all are given."""
+"""Shares of layered pairs, simulated pairs, natural video with flow and natural video without, if all are given."""
 PairKind = Literal["layered", "simulated", "video"]
 ALIGNED = 0.4
 """Probability that the crops of a pair are shifted against each other by its motion at a random point."""
@@ -174,7 +174,7 @@ class FlowBatch:
     visible: Bool[Tensor, "b h4 w4"]
     """Whether the source crop shows the point."""
     labeled: Bool[Tensor, "b h4 w4"]
-    """Where it is known what the source shows of the point; natural video without flow has no such place."""
+    """Whether visibility in the source is known; it is unknown everywhere in natural video without flow."""
 
     def to(self, device: str) -> "FlowBatch":
         """The same batch on a device."""
@@ -251,7 +251,7 @@ class FlowBatches:
     """Groups of shards."""
     natural: PairSource | None
     shares: Sequence[float]
-    """Of each group of shards, then of natural video."""
+    """Shares of the groups of shards, then of natural video."""
     stages: Sequence[Stage]
     rank: int = 0
     """Rank of this process among those that train together; each has its own pairs."""

@@ -40,11 +40,11 @@ from lpa_cwm.worlds.learned.world import FILE, LearnedWorld
 EMA_RATE = 0.001
 """Smallest rate of the averaged weights."""
 WEIGHT_DECAY = 1e-2
-"""Of matrices and kernels; vectors and scalars are not decayed."""
+"""Weight decay of matrices and kernels; vectors and scalars have none."""
 VISIBLE, CROP_VISIBLE = (0.06, 0.16), (0.25, 0.45)
 """Bounds of the fraction of visible patches: in general, and in crops as small as those at native resolution."""
 WEIGHTS = {"match": 0.5, "choice": 0.5, "motion": 1.0, "color": 1.2}
-"""Of the terms; the color term also counts in proportion to the natural pairs of a batch."""
+"""Weights of the terms; the color term is also multiplied by the share of natural pairs in a batch."""
 NATURAL_GAPS = (1, 16)
 """Minimum and maximum number of frames between the natural frames of a pair."""
 MAX_DEVIATION = 3.0

@@ -1,4 +1,4 @@
-"""What is known before a mask is chosen: descriptions of single frames, and matches of target patches in the source.
+"""Everything that no mask changes: descriptions of single frames, and matches of target patches in the source.
 
 Matches are found by correlation of descriptors, then refined by Lucas-Kanade on pixels. A hypothesis of a patch depends
 on its own pixels and on the source alone. So all are found once per frame pair, and no mask can leak. An *offset* is

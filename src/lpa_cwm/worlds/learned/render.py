@@ -1,4 +1,4 @@
-"""What motions do to a picture: backward warps of the source, and the perturbation (a bump of light) they carry."""
+"""Rendering by motions: backward warps of the source, and the perturbation (a bump of light) that they carry."""
 
 from dataclasses import dataclass
 

@@ -36,7 +36,7 @@ not on noise."""
 CROP_HYPOTHESES = 2
 """Matches of a patch that are kept in crops, which hold fewer places that look alike than frames do."""
 AROUND = 5
-"""Side, in cells, of the square in which a crop's point is looked for; the other cells only tell how it moves."""
+"""Side, in cells, of the square in which a crop's point is searched; the other cells only help to infer its motion."""
 
 
 @dataclass(frozen=True, slots=True)
