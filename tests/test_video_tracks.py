@@ -12,7 +12,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.rng import numpy_rng
 from lpa_cwm.synth.images import ImagePool
 from lpa_cwm.synth.pairs import Shot, VideoPairs
-from lpa_cwm.synth.video_tracks import FRAMES, LEAST_FRAMES, VideoTracks, confirmed_tracks, write_annotated
+from lpa_cwm.synth.video_flow import FRAMES, MIN_FRAMES, VideoTracks, confirmed_tracks, write_annotated
 
 STEP = np.array([2, -1])
 HW = (120, 160)
@@ -37,12 +37,12 @@ def source(frames, tmp_path_factory) -> VideoTracks:
 
 def test_confirmed_tracks_follow_the_motion_until_they_leave(frames):
     clip = rearrange(torch.from_numpy(frames[:20].copy()), "t h w c -> t c h w")
-    xy, inside = confirmed_tracks(clip, LEAST_FRAMES, numpy_rng("test"))
+    xy, inside = confirmed_tracks(clip, MIN_FRAMES, numpy_rng("test"))
     truth = xy[:, :1] - torch.arange(20)[:, None] * torch.from_numpy(STEP)
     error = (xy - truth).norm(dim=-1)[inside]
     assert len(xy) > 100
     assert error.quantile(0.95) < 1
-    assert inside[:, : LEAST_FRAMES + 1].all()
+    assert inside[:, : MIN_FRAMES + 1].all()
     assert not inside.all()
     # Who has left does not come back.
     assert (inside.int().diff(dim=1) <= 0).all()

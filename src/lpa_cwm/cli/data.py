@@ -85,7 +85,7 @@ class Annotate(ClipOptions, SourceOptions):
         """Write the files and print their paths."""
         import torch
 
-        from lpa_cwm.synth.video_tracks import write_annotated
+        from lpa_cwm.synth.video_flow import write_annotated
 
         torch.set_num_threads(1)
         source = self.folders().video_tracks(self.split, self.tracks, self.seed)

@@ -25,7 +25,7 @@ from lpa_cwm.simulator.render import Camera, FrameRenderer, RayHits, RenderSetti
 from lpa_cwm.simulator.scene import SCENE_CONFIGS, SceneConfig, SimulatedScene, sample_scene, scene_config
 from lpa_cwm.synth.images import encode_jpeg
 from lpa_cwm.synth.pairs import Example
-from lpa_cwm.synth.video_tracks import is_complete_pickle
+from lpa_cwm.synth.video_flow import is_complete_pickle
 
 TRACK_FRAMES = 8
 """Number of frames in which the points of tracks are sampled."""

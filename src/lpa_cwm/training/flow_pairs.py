@@ -39,8 +39,7 @@ from lpa_cwm.synth.pair_shards import (
     write_shards,
 )
 from lpa_cwm.synth.pairs import PairSource, Split, VideoPairs, decode_folder, video_stills
-from lpa_cwm.synth.video_flow import video_sources
-from lpa_cwm.synth.video_tracks import VideoTracks
+from lpa_cwm.synth.video_flow import VideoTracks, video_sources
 
 if TYPE_CHECKING:
     from lpa_cwm.simulator.clip import SimulatedPairs
