@@ -29,7 +29,7 @@ PUBLISHED_WEIGHTS = ("raft", "raft-things", "opt-cwm", "adm")
 
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions(ShardOption, SplitOption):
-    """Of commands that make annotated clips."""
+    """Options of commands that make annotated clips."""
 
     out: OutFolder
     """Folder of the files; existing files are kept, so the same command resumes after a stop."""
@@ -38,9 +38,9 @@ class ClipOptions(ShardOption, SplitOption):
     per_file: Count = 16
     """Clips in each file."""
     seed: Seed = 0
-    """Clip i of a seed does not depend on the file or the worker that holds it."""
+    """Random seed; clip i does not depend on the file or the worker that holds it."""
     tracks: Count = 256
-    """Tracks per clip, in pickles of TAP-Vid's form."""
+    """Tracks per clip, in pickles of TAP-Vid's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,13 @@ class Simulate(ClipOptions):
     form: Literal["movi", "tapvid"] = "movi"
     """TFRecord files in MOVi-F's format, or pickles of tracks in TAP-Vid's."""
     recipe: Literal["movi", "hard", "mixed"] = "movi"
-    """MOVi-F's own statistics; fewer, larger, faster bodies and a livelier camera; or both in turn."""
+    """Statistics of MOVi-F; fewer, larger, faster bodies and a livelier camera; or both in turn."""
     size: Annotated[int, integer(16, 2048)] = 256
     """Pixels of a side of the frames."""
     assets: InPath | None = None
     """Folder with objects/*.npz, textures/*.jpg and textures/panoramas/*.jpg; all assets are procedural without it."""
     samples: Annotated[int, integer(1, 16)] = 2
-    """Rays along each side of a pixel that an edge crosses."""
+    """Rays along each side of a pixel at edges (antialiasing)."""
 
     def run(self) -> None:
         """Write the files and print their paths."""
@@ -74,9 +74,9 @@ class Simulate(ClipOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotate(ClipOptions, SourceOptions):
-    """Annotate videos without labels: tracks that optical flow confirms back and forth, and pasted occluders.
+    """Annotate videos without labels: tracks that pass a forward-backward check, and pasted occluders.
 
-    LPA and the confidence can be trained on the result, a benchmark of TAP-Vid's form. Needs the extra `flow`.
+    LPA and the confidence can be trained on the result, pickles of TAP-Vid's format. Needs the extra `flow`.
     """
 
     EXAMPLE: ClassVar[str] = "lpa-cwm data annotate --natural videos --photos photos --clips 100 --out data/annotated"
@@ -101,8 +101,8 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
     out: OutFolder
     """Folder of the shards; those that exist are kept, so the same command resumes after a stop."""
     kind: Literal["layered", "simulated", "video"] = "layered"
-    """Layered scenes of photographs and frames of videos, simulated scenes of the recipes hard and movi, or videos
-    (--natural) with the flow that optical flow confirms back and forth; the last needs the extra `flow`."""
+    """Layered scenes of photographs and video frames; simulated scenes of the recipes hard and movi; or videos
+    (--natural) with optical flow that passes a forward-backward check, which needs the extra `flow`."""
     pairs: Annotated[int, integer(1, 10_000_000)] = 3000
     """Pairs in all, in shards of 100; two thirds have larger motion."""
 
@@ -114,7 +114,7 @@ class Pairs(ShardOption, SplitOption, SourceOptions):
         from lpa_cwm.synth.pair_shards import SHARD_PAIRS
         from lpa_cwm.training.flow_pairs import make_pairs
 
-        # Pairs are small: more threads would only get in each other's way.
+        # Pairs are small: more threads would slow each other down.
         torch.set_num_threads(1)
         paths = make_pairs(self.folders(), self.out, self.kind, self.split, self.pairs, self.shard)
         count = len(self.shard.of(-(-self.pairs // SHARD_PAIRS)))
@@ -132,7 +132,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     out: OutFolder
     """Folder of the cache: one file per video."""
     masks: Annotated[int, integer(1, 256)] | None = None
-    """Candidates per query; 10 unless given."""
+    """Candidates per query (M); by default as many as in the preset."""
     pairs: Count = 4
     """Frame pairs per video."""
     queries: Natural = 8
@@ -149,7 +149,7 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     model: WorldOption = field(default_factory=WorldOption)
     """World model, adjudicator and device."""
     parallel: WorkerOptions = field(default_factory=WorkerOptions)
-    """Parts of the work, and workers."""
+    """Sharding and workers."""
 
     def run(self) -> None:
         """Fill the cache."""

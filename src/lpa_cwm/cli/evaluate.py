@@ -56,7 +56,7 @@ class Predict(JsonOption):
     model: MethodOptions = field(default_factory=MethodOptions)
     """World model, adjudicator and device."""
     parallel: WorkerOptions = field(default_factory=WorkerOptions)
-    """Parts of the work, and workers."""
+    """Sharding and workers."""
     expert: ExpertOptions = field(default_factory=ExpertOptions)
     """Settings of our tracker; the defaults are the world model's own."""
 

@@ -180,7 +180,7 @@ class ExpertOptions(PresetOption):
     passes: Annotated[int, integer(0, 16)] | None = None
     """Re-evaluations after the first localization (R)."""
     windows: Annotated[int, integer(0, 16)] | None = None
-    """Number of Gaussian windows on the response distribution before its maximum is taken."""
+    """Number of Gaussian windows on the response distribution before its maximum is taken; 0 for none."""
     sharpness: Positive | None = None
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: Annotated[float, real(0.0, 1e3)] | None = None
@@ -224,7 +224,7 @@ class ShardOption:
     """Option of commands whose work can be divided."""
 
     shard: Part = field(default_factory=Shard)
-    """I/N: only every N-th video or file, beginning with the I-th."""
+    """Only every N-th video or file, beginning with the I-th."""
 
 
 @dataclass(frozen=True, kw_only=True)
