@@ -11,7 +11,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, LEAST, compare_appearance, evidence, probabilities, wide_step
+from lpa_cwm.estimates import EVIDENCE, LEAST, compare_appearance, evidence, probabilities, sampling_step
 from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method
@@ -22,21 +22,21 @@ from lpa_cwm.tracker import CwmTracker, track_clip
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
-RULE = Calibration((1.0, 0.0, 0.0, 0.0, 0.0, 3.0), (2.0, 0.0, -1.0, 0.0, 0.0, 5.0))
+RULE = Calibration((1.0, 0.0, 3.0), (2.0, -1.0, 5.0))
 
 
 def estimates(count: int = 4000) -> Estimates:
-    """Found points have more of the first evidence; errors grow with the third."""
+    """Found points have more of the first evidence; errors grow with the second."""
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(count, len(EVIDENCE), generator=draw)
     visible = torch.rand(count, generator=draw) < (1.5 * x[:, 0] + 1.0).sigmoid()
-    error = (x[:, 2] + 0.3 * torch.randn(count, generator=draw)).exp() * 4
-    return Estimates(x, x[:, 2].exp(), visible, error.where(visible, torch.inf))
+    error = (x[:, 1] + 0.3 * torch.randn(count, generator=draw)).exp() * 4
+    return Estimates(x, x[:, 1].exp(), visible, error.where(visible, torch.inf))
 
 
 def test_unknown_evidence_counts_as_the_least() -> None:
     result = PairResult.empty(torch.zeros(2, 2))
-    result.strength[0] = 0.1
+    result.native_strength[0] = 0.1
     expected = torch.full((2, len(EVIDENCE)), float(np.log(LEAST)))
     expected[0, 0] = float(np.log(0.1))
     torch.testing.assert_close(evidence(result), expected)
@@ -47,7 +47,7 @@ def test_probabilities_are_two_logistic_regressions() -> None:
     visible, found = probabilities(RULE, x)
     for row in range(7):
         assert visible[row].item() == pytest.approx(1 / (1 + np.exp(-(x[row, 0].item() + 3))), rel=1e-5)
-        logit = 2 * x[row, 0].item() - x[row, 2].item() + 5
+        logit = 2 * x[row, 0].item() - x[row, 1].item() + 5
         assert found[row].item() == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
 
 
@@ -56,17 +56,15 @@ def test_appearance_is_compared_in_each_frames_own_pixels() -> None:
     observed = observe_pair(ToyWorld(), clip[0], clip[0], ("test",), TrackerConfig(), "cpu")
     xy = torch.tensor([[40.0, 30.0], [1.0, 63.0]])
     same = compare_appearance(observed, xy, PairResult.empty(xy))
-    assert not same.near_change.any()
-    assert not same.wide_change.any()
+    assert not same.color_change.any()
     ends = xy + torch.tensor([4.0, 0.0])
-    step = wide_step(64, 96)
+    step = sampling_step((64, 96))
     moved = compare_appearance(observed, xy, PairResult.empty(ends))
-    for name, distance in (("near_change", 1.0), ("wide_change", step)):
-        square = [(dx * distance, dy * distance) for dx in range(-4, 5) for dy in range(-4, 5)]
-        for row in range(2):
-            here, there = (sample_pixels(clip[0], start[row] + torch.tensor(square)) for start in (xy, ends))
-            assert getattr(moved, name)[row].item() == pytest.approx((here - there).abs().mean().item(), rel=1e-4)
-    assert wide_step(480, 854) == pytest.approx(2 * (480 * 854) ** 0.5 / 256)
+    square = torch.tensor([(dx * step, dy * step) for dx in range(-4, 5) for dy in range(-4, 5)])
+    for row in range(2):
+        here, there = (sample_pixels(clip[0], start[row] + square) for start in (xy, ends))
+        assert moved.color_change[row].item() == pytest.approx((here - there).abs().mean().item(), rel=1e-4)
+    assert sampling_step((480, 854)) == pytest.approx(2 * (480 * 854) ** 0.5 / 256)
 
 
 def test_the_fit_finds_the_regression_that_made_the_labels() -> None:

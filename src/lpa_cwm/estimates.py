@@ -6,6 +6,7 @@ eight pixels of the estimate at a frame size of 256 x 256. What is reported as v
 (Doersch et al., 2023): a point that is probably lost is not called visible. `lpa-cwm train confidence` fits them.
 """
 
+import math
 from dataclasses import dataclass, field, fields, replace
 
 import torch
@@ -13,15 +14,15 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lpa_cwm.config import Calibration, TrackerConfig
-from lpa_cwm.geometry import constant, sample_pixels
+from lpa_cwm.geometry import HW, constant, sample_pixels
 from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.probe import ObservedPair
 from lpa_cwm.types import Tracks
 
-EVIDENCE = ("strength", "native_strength", "native_spread", "near_change", "wide_change")
+EVIDENCE = ("native_strength", "color_change")
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
-SQUARE, WIDE_STEP = 9, 2.0
-"""Side of the compared squares in samples; step of the wider one in pixels at a frame size of 256 x 256."""
+SQUARE, STEP = 9, 2.0
+"""Side of the compared squares in samples, and their distance in pixels at a frame size of 256 x 256."""
 SIZE = 256
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
@@ -29,26 +30,21 @@ LEAST = 1e-3
 
 
 def compare_appearance(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult) -> PairResult:
-    """The result with the change of color between the query and the endpoint, in pixels of both frames themselves.
-
-    The wide neighborhood has the same extent in all frames, relative to their size.
-    """
-    height, width = observed.source.hw
+    """The result with the change of color between the squares around the query and around the endpoint."""
     ticks = torch.arange(SQUARE) - SQUARE // 2
-    around = torch.stack([step * torch.cartesian_prod(ticks, ticks) for step in (1.0, wide_step(height, width))])
+    around = torch.cartesian_prod(ticks, ticks) * sampling_step(observed.source.hw)
     # Frames are on the host, and so are the points: one copy each way.
     ends = torch.stack((xy, result.xy)).cpu()
     here, there = (
-        sample_pixels(frame.native, points[None, :, None] + around[:, None])
+        sample_pixels(frame.native, points[:, None] + around)
         for frame, points in zip((observed.source, observed.target), ends, strict=True)
     )
-    near, wide = (here - there).abs().mean((2, 3)).to(xy).unbind()
-    return replace(result, near_change=near, wide_change=wide)
+    return replace(result, color_change=(here - there).abs().mean((1, 2)).to(xy))
 
 
-def wide_step(height: int, width: int) -> float:
-    """Step of the wider square in pixels of a frame of this size."""
-    return max(1.0, WIDE_STEP * (height * width) ** 0.5 / SIZE)
+def sampling_step(hw: HW) -> float:
+    """Distance of the compared samples in pixels of a frame: the same extent in all frames, relative to their size."""
+    return max(1.0, STEP * math.prod(hw) ** 0.5 / SIZE)
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:

@@ -144,8 +144,7 @@ class OnlineTracker:
             xy = self._given(reference, rows)
             result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
             result = self._reevaluate(name, observed[reference], xy, rows, result, others)
-            if self.config.calibration is not None:
-                result = compare_appearance(observed[reference], xy, result)
+            result = compare_appearance(observed[reference], xy, result)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)

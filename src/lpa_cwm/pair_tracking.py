@@ -50,11 +50,8 @@ class PairResult:
     spread: Float[Tensor, "n"]
     native_strength: Float[Tensor, "n"]
     """In crops at native resolution; NaN without them."""
-    native_spread: Float[Tensor, "n"]
-    near_change: Float[Tensor, "n"]
-    """Mean difference of color between the nearest pixels of the query and of the endpoint; NaN if not compared."""
-    wide_change: Float[Tensor, "n"]
-    """The same in a wider neighborhood."""
+    color_change: Float[Tensor, "n"]
+    """Mean difference of color between the surroundings of the query and of the endpoint; NaN if not compared."""
 
     @classmethod
     def empty(cls, xy: Float[Tensor, "n 2"]) -> "PairResult":
@@ -246,7 +243,7 @@ def reevaluate_native(
     seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
     xy = torch.where(seen[:, None], found.xy, result.xy)
     spread = torch.where(seen, found.spread, result.spread)
-    return replace(result, xy=xy, spread=spread, native_strength=found.strength, native_spread=found.spread)
+    return replace(result, xy=xy, spread=spread, native_strength=found.strength)
 
 
 @dataclass(frozen=True, slots=True)

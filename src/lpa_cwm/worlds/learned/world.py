@@ -22,9 +22,9 @@ from lpa_cwm.worlds.learned.render import CarriedModes, RadialBump, render, spla
 
 FILE = "world-learned.safetensors"
 CALIBRATION = Calibration(
-    visible=(1.3999, 0.5654, -0.8575, 0.0, 0.0, 8.7638),
-    found=(2.4468, 1.0618, -0.9216, 0.0, 0.0, 11.8749),
-    threshold=0.4,
+    visible=(0.9, -1.26, 1.0),
+    found=(0.9, -1.26, 1.0),
+    threshold=0.28,
 )
 """Fitted on simulated clips by `lpa-cwm train confidence`; the threshold was chosen on real video."""
 DEFAULTS = TrackerConfig(
