@@ -191,6 +191,10 @@ def test_follow_play_download_and_see_why(page):
     page.locator("#color input").nth(1).check()
     page.wait_for_function("before => document.querySelector('#still img').src != before", arg=still)
     keep(page, "tracks", "#tracks")
+    still = page.locator("#still img").get_attribute("src")
+    page.locator("#timeline input[type=range]").focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("before => document.querySelector('#still img').src != before", arg=still)
     page.locator("#method input").nth(1).check()
     page.wait_for_selector(".why-facts.settled")
     # The masks of the query's frame, and those of two recent frames.
