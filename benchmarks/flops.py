@@ -87,8 +87,8 @@ PLACES = (
 """Functions of modules that are measured."""
 VERBS = {
     "describe": "describe frame",
-    "observe": "match patches",
-    "imagine": "infer motions under masks",
+    "observe_shown": "match patches",
+    "imagine_near": "infer motions under masks",
     "intervene": "carry the bump",
     "describe_crops": "native crops: describe",
     "respond": "native crops: match, infer, carry",

@@ -134,6 +134,24 @@ def test_response_is_zero_on_visible_patches_and_equals_the_rendered_bump(
     assert response.abs().max() > 0
 
 
+@pytest.mark.parametrize("count", [1, 12])
+def test_only_what_points_can_reach_is_imagined(
+    world: LearnedWorld, frames: tuple[torch.Tensor, torch.Tensor], count: int
+) -> None:
+    """Responses are those of the whole frame, and those of a part of the masks; far fewer cells are computed."""
+    source, target = map(world.describe, frames)
+    hidden, xy = masks(4), SIDE * torch.rand(count, 2, generator=generator("asked", count))
+    scene = world.observe(source, target)
+    partly = world.observe_shown(source, target, hidden)
+    for some in (hidden, hidden[:2]):
+        whole, near = world.imagine(scene, some), world.imagine_near(partly, some, xy)
+        expected, found = (world.intervene(scene, factual, xy).dense() for factual in (whole, near))
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+    cells = near.motions.offset.shape[1]
+    assert 0 < cells < int(hidden[:2].sum()) * (0.5 if count == 1 else 1)
+
+
 def test_weights_are_a_sub_probability(world: LearnedWorld, frames: tuple[torch.Tensor, torch.Tensor]) -> None:
     factual = world.imagine(world.observe(*map(world.describe, frames)), masks(2))
     total = factual.motions.weight.sum(-1)

@@ -86,6 +86,11 @@ class TrackerConfig:
         if not all(isinstance(gap, int) and gap > 0 for gap in self.gaps):
             raise InputError(f"gaps is {self.gaps!r}; expected whole numbers from 1 on, as in (1, 4).")
 
+    @property
+    def first_masks_only(self) -> bool:
+        """Whether nothing is asked about whole frames except with the first masks, shared by all queries."""
+        return self.mask_sharing == "pair" and (self.passes == 0 or self.reevaluation == "native")
+
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":
         """The configuration with other settings.
 

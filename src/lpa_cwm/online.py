@@ -7,7 +7,6 @@ adjudicator weighs them as one set and compares each with the appearance at the 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -29,6 +28,8 @@ from lpa_cwm.probe import ObservedPair, PreparedFrame, pair_candidates, prepare
 from lpa_cwm.protocols import Adjudicator, WorldModel
 from lpa_cwm.types import Candidates, Pair, Queries
 
+Groups = dict[int, dict[tuple[int, ...], list[int]]]
+"""Tracks by the frame of their last given position, and by all frames that candidates come from."""
 ONLY = "only"
 """Name of a single adjudicator."""
 
@@ -114,9 +115,9 @@ class OnlineTracker:
             frame: The next frame.
         """
         self.frames[self.time] = prepare(self.world, frame, self.device)
-        observed: dict[Any, ObservedPair] = {}
-        direct: dict[tuple[int, ...], Candidates] = {}
-        estimates = {name: self._estimate(name, observed, direct) for name in self.adjudicators}
+        groups = {name: self._groups(name) for name in self.adjudicators}
+        observed, direct = self._observe(groups), {}
+        estimates = {name: self._estimate(name, groups[name], observed, direct) for name in self.adjudicators}
         for name, estimate in estimates.items():
             self._give(estimate)
             self._believe(name, estimate)
@@ -125,26 +126,33 @@ class OnlineTracker:
         self.time += 1
         return estimates
 
-    def _estimate(
-        self, name: str, observed: dict[Any, ObservedPair], direct: dict[tuple[int, ...], Candidates]
-    ) -> FrameEstimate:
-        """Estimates of one adjudicator in the newest frame."""
-        estimate = FrameEstimate.empty(len(self.anchors))
-        groups: dict[int, dict[tuple[int, ...], list[int]]] = {}
+    def _groups(self, name: str) -> Groups:
+        """The tracks of one adjudicator by the last given position's frame and by all sources of candidates."""
+        groups: Groups = {}
         for track in range(len(self.anchors)):
             if found := self._sources(name, track):
                 groups.setdefault(found[0], {}).setdefault(found[1], []).append(track)
-        self._observe(groups, observed)
+        return groups
+
+    def _estimate(
+        self,
+        name: str,
+        groups: Groups,
+        observed: Mapping[tuple[int, int], ObservedPair],
+        direct: dict[tuple[int, ...], Candidates],
+    ) -> FrameEstimate:
+        """Estimates of one adjudicator in the newest frame."""
+        estimate = FrameEstimate.empty(len(self.anchors))
 
         def candidates(source: int, some: Tensor) -> Candidates:
             return self._candidates(name, source, some, observed, direct)
 
         for reference, by_sources in groups.items():
             rows = torch.tensor(sorted(track for tracks in by_sources.values() for track in tracks))
-            xy = self._given(reference, rows)
-            result, others = self._first_pass(name, observed[reference], xy, rows, by_sources, candidates)
-            result = self._reevaluate(name, observed[reference], xy, rows, result, others)
-            result = compare_appearance(observed[reference], xy, result)
+            xy, pair = self._given(reference, rows), observed[reference, self.config.masks]
+            result, others = self._first_pass(name, pair, xy, rows, by_sources, candidates)
+            result = self._reevaluate(name, pair, xy, rows, result, others)
+            result = compare_appearance(pair, xy, result)
             estimate.put(rows, result, self.config)
             if self.config.gaps:
                 self._hold(name, rows, estimate)
@@ -216,41 +224,53 @@ class OnlineTracker:
         known = self.history.get(name, {}).get(frame)
         return known is not None and track < len(known.visible) and bool(known.visible[track])
 
-    def _observe(
-        self, groups: Mapping[int, Mapping[tuple[int, ...], list[int]]], observed: dict[Any, ObservedPair]
-    ) -> None:
-        """Observe the pairs of the newest frame and all source frames, with the masks that are asked for."""
-        needed: dict[int, set[int]] = {reference: set() for reference in groups}
-        for by_sources in groups.values():
-            for sources, tracks in by_sources.items():
-                for source in sources:
-                    given = all(source in self.anchors[track] for track in tracks)
-                    needed.setdefault(source, set()).add(self.config.masks if given else self.config.gap_masks)
+    def _observe(self, groups: Mapping[str, Groups]) -> dict[tuple[int, int], ObservedPair]:
+        """The pairs of the newest frame and all source frames, by source and number of masks."""
+        counts: dict[int, set[int]] = {}
+        asked: dict[int, list[Tensor]] = {}
+        for name, source, tracks in (
+            (name, source, tracks)
+            for name, of_name in groups.items()
+            for by_sources in of_name.values()
+            for sources, tracks in by_sources.items()
+            for source in sources
+        ):
+            given = [track for track in tracks if source in self.anchors[track]]
+            if given:
+                counts.setdefault(source, set()).add(self.config.masks)
+                asked.setdefault(source, []).append(self._given(source, torch.tensor(given)))
+            if len(given) < len(tracks):
+                counts.setdefault(source, set()).add(self.config.gap_masks)
+                asked.setdefault(source, []).append(self.history[name][source].xy[tracks].to(self.device))
 
-        def observe(item: tuple[int, set[int]]) -> dict[Any, ObservedPair]:
-            source, counts = item
-            pair = observed.get(source)
-            if pair is None:
-                identity = "clip", self.name, source, self.time
-                pair = ObservedPair(self.world, self.frames[source], self.frames[self.time], identity, self.config)
+        def observe(source: int) -> dict[tuple[int, int], ObservedPair]:
+            many, *fewer = sorted(counts[source], reverse=True)
+            frames = self.frames[source], self.frames[self.time]
+            pair = ObservedPair(
+                self.world,
+                *frames,
+                ("clip", self.name, source, self.time),
+                replace(self.config, masks=many),
+                torch.cat(asked[source]) if self.config.first_masks_only else None,
+            )
             _ = pair.scene
-            found = {source: pair, (source, self.config.masks): pair}
-            for masks in sorted(counts):
-                known = observed.get((source, masks))
-                found[source, masks] = known or found.get((source, masks)) or pair.with_masks(masks)
-                if self.config.mask_sharing == "pair":
-                    _ = found[source, masks].factual
+            found = {(source, many): pair, **{(source, masks): pair.with_masks(masks) for masks in fewer}}
+            if self.config.mask_sharing == "pair":
+                for one in found.values():
+                    _ = one.factual
             return found
 
-        for found in in_threads(observe, list(needed.items()), self.workers):
+        observed = {}
+        for found in in_threads(observe, list(counts), self.workers):
             observed.update(found)
+        return observed
 
     def _candidates(
         self,
         name: str,
         source: int,
         rows: Int[Tensor, "k"],
-        observed: Mapping[Any, ObservedPair],
+        observed: Mapping[tuple[int, int], ObservedPair],
         direct: dict[tuple[int, ...], Candidates],
     ) -> Candidates:
         """Candidates of some tracks from one source frame; those from given positions serve all adjudicators."""
@@ -258,7 +278,8 @@ class OnlineTracker:
         if all(source in self.anchors[track] for track in tracks):
             key = (source, *tracks)
             if key not in direct:
-                direct[key] = pair_candidates(observed[source], self._given(source, rows)).by_path(self.time - source)
+                found = pair_candidates(observed[source, self.config.masks], self._given(source, rows))
+                direct[key] = found.by_path(self.time - source)
             return direct[key]
         before = self.history[name][source]
         belief = before.strength[rows] / self.config.visibility_threshold

@@ -15,7 +15,7 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.geometry import HW, Crop, crop_resize
 from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
-from lpa_cwm.protocols import WorldModel
+from lpa_cwm.protocols import PartialWorldModel, WorldModel
 from lpa_cwm.responses import Responses, concatenate
 from lpa_cwm.rng import KeyPart
 from lpa_cwm.types import Candidates, Pair
@@ -52,10 +52,16 @@ class ObservedPair:
     target: PreparedFrame
     identity: tuple[KeyPart, ...]
     config: TrackerConfig
+    asked: Float[Tensor, "n 2"] | None = None
+    """All points that are asked about, in pixels of the source, if they are known and have no other masks than the
+    first ones: nothing else is computed then."""
 
     @cached_property
     def scene(self) -> Any:
-        return self.world.observe(self.source.description, self.target.description)
+        source, target = self.source.description, self.target.description
+        if self.asked is not None and isinstance(self.world, PartialWorldModel):
+            return self.world.observe_shown(source, target, self.masks)
+        return self.world.observe(source, target)
 
     @cached_property
     def masks(self) -> Bool[Tensor, "m p"]:
@@ -65,7 +71,10 @@ class ObservedPair:
     @cached_property
     def factual(self) -> Any:
         """Factual predictions under the shared first masks."""
-        return self.world.imagine(self.scene, self.masks.to(self.source.resized.device))
+        masks = self.masks.to(self.source.resized.device)
+        if self.asked is not None and isinstance(self.world, PartialWorldModel):
+            return self.world.imagine_near(self.scene, masks, self.crop.to_crop(self.asked))
+        return self.world.imagine(self.scene, masks)
 
     def with_masks(self, masks: int) -> "ObservedPair":
         """The same scene under another number of masks; fewer masks are a prefix of more."""

@@ -187,6 +187,19 @@ class PerturbedPredictor:
 
 
 @runtime_checkable
+class PartialWorldModel(WorldModel, Protocol):
+    """A world model that leaves out what will not be asked."""
+
+    def observe_shown(self, source: Any, target: Any, hidden: Bool[Tensor, "m p"]) -> Any:
+        """`observe`, if the scene is imagined only under these masks, or some of them."""
+        ...
+
+    def imagine_near(self, scene: Any, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"]) -> Any:
+        """`imagine`, if only these points of the source are perturbed."""
+        ...
+
+
+@runtime_checkable
 class Adjudicator(Protocol):
     """Weights the M candidates of each query (Eq. 3-5); may also judge whether the point is visible."""
 

@@ -5,7 +5,8 @@
 groups their motions by mean shift into a mixture.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lpa_cwm.geometry import constant, patch_centers
+from lpa_cwm.geometry import HW, constant, patch_centers
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE, Description, MatchHypotheses
 
 SCALARS = 7
@@ -22,6 +23,8 @@ PLACE_UNIT, MOTION_UNIT = 32.0, 8.0
 KEPT = 1
 """Matches of a visible patch that can move cells; the others have been judged wrong."""
 FAR = 1e6
+CELLS_AT_ONCE = 2048
+"""Listed cells whose voters fit into the cache of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,11 @@ class Motions:
     color: Float[Tensor, "m p 3"]
     """For what the source does not show: mean color of the nearest visible patches."""
 
+    @classmethod
+    def join(cls, parts: "Sequence[Motions]") -> "Motions":
+        """Those of several lists of cells."""
+        return cls(*(torch.cat([getattr(part, entry.name) for part in parts], dim=1) for entry in fields(cls)))
+
 
 def affine_fit(
     weight: Float[Tensor, "b i j"],
@@ -211,6 +219,48 @@ def affine_fit(
     gone_x, gone_y = at[..., 0] - x, at[..., 1] - y
     value = torch.stack((u + a * gone_x + b * gone_y, v + c * gone_x + d * gone_y), dim=-1)
     return value, torch.stack((a, b, c, d), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class CellList:
+    """Some cells of some masks."""
+
+    mask: Int[Tensor, "e"]
+    cell: Int[Tensor, "e"]
+
+    @classmethod
+    def of(cls, cells: Int[Tensor, "m p"]) -> "CellList":
+        """As many cells of every mask."""
+        masks = torch.arange(len(cells), device=cells.device)
+        return cls(masks.repeat_interleave(cells.shape[1]), cells.flatten())
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+
+@dataclass(frozen=True, slots=True)
+class PointDistance:
+    """How far the nearest of some points is, at every described position of a frame."""
+
+    distance: Float[Tensor, "i j"]
+
+    @classmethod
+    def of(cls, xy: Float[Tensor, "n 2"], hw: HW) -> "PointDistance":
+        """Distances to these points; none that is unknown is far."""
+        nearest = torch.cdist(patch_centers(hw, STRIDE, xy.device), xy).amin(1).nan_to_num(0)
+        return cls(nearest.view(hw[0] // STRIDE, hw[1] // STRIDE))
+
+    def least(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b"]:
+        """No point is nearer to these places than this."""
+        column, row = (xy / STRIDE).long().unbind(-1)
+        rows, columns = self.distance.shape
+        place = row.clamp(0, rows - 1) * columns + column.clamp(0, columns - 1)
+        return self.distance.view(-1)[place] - 2**0.5 * STRIDE / 2
+
+
+def reach(stretch: Float[Tensor, "*b 2 2"]) -> Float[Tensor, "*b"]:
+    """No pixel of a cell comes from further than this from where its middle comes from."""
+    return stretch.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +316,17 @@ class Voters:
         u, v = u + a * left + b * up, v + c * left + d * up
         content = rearrange(content, "m p r (k f) -> m p (r k) f", k=KEPT)
         return cls(left, up, u, v, torch.stack((a, b, c, d)), trust, content)
+
+    def may_show(self, centers: Float[Tensor, "#m p 2"], near: PointDistance, radius: float) -> Bool[Tensor, "m p"]:
+        """Which cells can show something within the radius of a point, whatever the weights of their voters are.
+
+        Every mode is a mean of voters, so the cell's middle comes from the box that their origins span.
+        """
+        x, y = centers[..., :1] + self.u, centers[..., 1:] + self.v
+        low, high = torch.stack((x.amin(-1), y.amin(-1)), dim=-1), torch.stack((x.amax(-1), y.amax(-1)), dim=-1)
+        stretch = self.linear.movedim(0, -1).unflatten(-1, (2, 2)) + torch.eye(2, device=x.device)
+        most = reach(stretch).amax(-1) + (high - low).norm(dim=-1) / 2 + radius
+        return near.least((low + high) / 2) <= most
 
     def moments(self, features: int) -> Float[Tensor, "m p s g"]:
         """What is averaged over the members of a mode: motion and its square, linear part, context.
@@ -334,15 +395,24 @@ class VoteDensifier(nn.Module):
         geometry = torch.cat((place, offset, linear, best[..., None]), dim=-1)
         return AffineMatches(geometry, torch.cat((features, tag), dim=-1), color)
 
-    def densify(self, source: Description, matches: AffineMatches, near: Nearest) -> Motions:
-        """The motions of cells from their nearest patches."""
-        voters = Voters.of(matches, near)
-        weight, kernel = self.vote(source, voters, near)
-        share = (-near.distance / PATCH).softmax(-1)
-        mean = (share[..., None] * F.embedding(near.rows, matches.color.flatten(0, 1))).sum(-2)
-        first = torch.stack((voters.u[..., 0], voters.v[..., 0]), dim=-1)
-        moments = voters.moments(self.features)
-        return self.group(source, near, weight, kernel, moments, first, mean)
+    def densify_near(
+        self,
+        source: Description,
+        matches: AffineMatches,
+        nodes: Nodes,
+        hidden: Bool[Tensor, "m p"],
+        points: PointDistance,
+        radius: float,
+    ) -> tuple[Motions, CellList]:
+        """The motions of the hidden cells that can show something within the radius of a point, some at a time."""
+        near = self.neighbors(source, nodes)
+        wanted = Voters.of(matches, near).may_show(near.centers, points, radius) & hidden
+        cells, parts = CellList(*wanted.nonzero().unbind(-1)), []
+        at_once = CELLS_AT_ONCE if wanted.device.type == "cpu" else max(len(cells), 1)
+        for first in range(0, max(len(cells), 1), at_once):
+            some = slice(first, first + at_once)
+            parts.append(self.densify(source, matches, near.listed(cells.mask[some], cells.cell[some])))
+        return Motions.join(parts), cells
 
     def neighbors(self, source: Description, nodes: Nodes, cells: Int[Tensor, "m p"] | None = None) -> Nearest:
         """The nearest visible patches of all cells, or for each mask of these."""
@@ -407,17 +477,10 @@ class VoteDensifier(nn.Module):
         )
         return value.view_as(offset), linear.view(*offset.shape[:3], 4)
 
-    def group(
-        self,
-        source: Description,
-        near: Nearest,
-        weight: Float[Tensor, "m p s"],
-        kernel: Float[Tensor, "m p s s"],
-        voters: Float[Tensor, "m p s f"],
-        first: Float[Tensor, "m p 2"],
-        color: Float[Tensor, "m p 3"],
-    ) -> Motions:
+    def densify(self, source: Description, matches: AffineMatches, near: Nearest) -> Motions:
         """Modes of the voters' motions by one mean-shift step from greedily chosen seeds (Comaniciu and Meer 2002)."""
+        voters = Voters.of(matches, near)
+        weight, kernel = self.vote(source, voters, near)
         count = weight.shape[-1]
         dense = (kernel @ weight[..., None])[..., 0]
         start = (torch.arange(weight[..., 0].numel(), device=weight.device) * count).view(weight.shape[:2])
@@ -430,16 +493,18 @@ class VoteDensifier(nn.Module):
             rest, left = rest * (1 - row), left * (1 - row)
         member = torch.stack(members, dim=2)
         mass = member.sum(-1)
-        mode = (member @ voters) / mass[..., None].clamp(min=1e-9)
+        mode = (member @ voters.moments(self.features)) / mass[..., None].clamp(min=1e-9)
         offset, linear, square, tag = mode.split((2, 4, 1, self.context), dim=-1)
         variance = (square[..., 0] - offset[..., 0].square() - offset[..., 1].square()).clamp(min=0)
         floor, factor, growth = self.spread.exp()
         scale = (floor**2 + factor * variance + (growth * near.distance[..., :1]) ** 2).sqrt()
-        linear, offset = linear.unflatten(-1, (2, 2)), offset + first[:, :, None]
-        origin = (
-            near.centers[..., None, None, :] + quarter_centers(offset.device)[:, None] + quarter_flow(offset, linear)
-        )
-        return Motions(offset, linear, self.quarters(source, origin, mass, tag), scale, color)
+        offset = offset + torch.stack((voters.u[..., :1], voters.v[..., :1]), dim=-1)
+        share = (-near.distance / PATCH).softmax(-1)
+        color = (share[..., None] * F.embedding(near.rows, matches.color.flatten(0, 1))).sum(-2)
+        linear = linear.unflatten(-1, (2, 2))
+        middle = near.centers[..., None, None, :] + quarter_centers(offset.device)[:, None]
+        weight = self.quarters(source, middle + quarter_flow(offset, linear), mass, tag)
+        return Motions(offset, linear, weight, scale, color)
 
     def quarters(self, source: Description, origin: Tensor, mass: Tensor, tag: Tensor) -> Tensor:
         """Weights of the modes in each quarter of a cell, sharpened by the source's context at its origin."""

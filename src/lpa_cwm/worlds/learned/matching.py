@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.geometry import HW, constant, patch_centers, pixel_centers, to_continuous_index
@@ -158,12 +158,18 @@ class Correlation(nn.Module):
         """Exponent, and logarithm of the radius in pixels, of a heavy-tailed (Cauchy-like) prior."""
         self._kept: dict[Any, Tensor] = {}
 
-    def forward(self, source: Description, target: Description) -> Float[Tensor, "b p s"]:
-        """Logits over the source positions."""
-        queries = target.aligned * self.log_scale.exp()
+    def forward(
+        self, source: Description, target: Description, patches: Int[Tensor, "b u"] | None = None
+    ) -> Float[Tensor, "b u s"]:
+        """Logits over the source positions, of all target patches or of these."""
+        queries, prior = target.aligned * self.log_scale.exp(), self.displacement_prior(source.hw)
+        if patches is None:
+            prior = prior.expand(len(queries), -1, -1)
+        else:
+            queries, prior = queries.gather(1, patches[..., None].expand(-1, -1, queries.shape[2])), prior[0][patches]
         # One more row and column than there are patches, of no probability: even numbers are faster to search.
         keys = rearrange(F.pad(source.patches, (0, 0, 0, 1, 0, 1)), "b i j d -> b d (i j)")
-        return torch.baddbmm(self.displacement_prior(source.hw).expand(len(queries), -1, -1), queries, keys)
+        return torch.baddbmm(prior, queries, keys)
 
     def displacement_prior(self, hw: HW) -> Float[Tensor, "1 p s"]:
         """Log-prior of the displacement; kept between calls unless it is being trained."""

@@ -1,6 +1,6 @@
 """The predictor as one module: describe frames, observe pairs, infer the motions of a target under masks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.geometry import patch_centers
-from lpa_cwm.worlds.learned.densify import Motions, Nodes, Reliability, VoteDensifier, take
+from lpa_cwm.worlds.learned.densify import CellList, Motions, Nodes, PointDistance, Reliability, VoteDensifier, take
 from lpa_cwm.worlds.learned.matching import (
     PATCH,
     ContextEncoder,
@@ -49,6 +49,8 @@ class LearnedScene:
     """Mean colors of the target patches."""
     matches: MatchHypotheses
     tokens: Float[Tensor, "b p k w"]
+    row: Int[Tensor, "p"] | None = None
+    """For every patch its row among those that were matched; None if all were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +90,29 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         patches: Int[Tensor, "b u"] | None = None,
         hypotheses: int | None = None,
     ) -> LearnedScene:
-        """Everything about pairs of frames; training gives the correlation, and the patches that any mask shows.
+        """Everything about pairs of frames, or about these target patches alone; training gives the correlation.
 
         Fewer hypotheses than the network's own may be kept.
         """
-        if logits is None:
-            logits = self.correlation(source, target)
-        assert logits is not None
-        centers = patch_centers(source.hw, PATCH, logits.device).expand(len(logits), -1, -1)
+        centers = patch_centers(source.hw, PATCH, target.frame.device).expand(len(target.frame), -1, -1)
         pixels = rearrange(target.frame, "b c (i u) (j v) -> b (i j) c u v", u=PATCH, v=PATCH)
         known = target.aligned
         if patches is not None:
-            rows = patches[:, None]
-            logits, centers, pixels, known = (take(x, rows) for x in (logits, centers, pixels, known))
+            centers, pixels, known = (take(x, patches[:, None]) for x in (centers, pixels, known))
+            logits = None if logits is None else take(logits, patches[:, None])
+        if logits is None:
+            logits = self.correlation(source, target, patches)
+        assert logits is not None
         matches = match(logits, source.frame, pixels, centers, hypotheses or self.sizes.hypotheses)
         tokens = self.reliability.tokens(source, known, centers, matches)
         return LearnedScene(source, target, centers, pixels.mean((-2, -1)), matches, tokens)
+
+    def observe_shown(self, source: Description, target: Description, hidden: Bool[Tensor, "m p"]) -> LearnedScene:
+        """A frame pair as far as any of these masks shows it."""
+        # The masks are on the host: nothing waits for a GPU.
+        patches = (~hidden).any(0).nonzero()[:, 0].to(source.frame.device)
+        row = patches.new_zeros(hidden.shape[1]).scatter(0, patches, torch.arange(len(patches), device=patches.device))
+        return replace(self.observe(source, target, patches=patches[None]), row=row)
 
     def imagine(
         self, scene: LearnedScene, hidden: Bool[Tensor, "b m p"], cells: Int[Tensor, "bm c"] | None = None
@@ -119,12 +128,30 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         cells: Int[Tensor, "bm c"] | None = None,
     ) -> Reading:
         """The motions under masks, given the rows of the scene that each mask shows."""
-        place, offset, tokens, color = (
-            take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
-        )
-        nodes = Nodes(place, offset, tokens, valid.flatten(0, 1), filled=not bool(valid.all()))
+        nodes, color = nodes_of(scene, rows, valid)
         logit, precision, features = self.reliability(nodes)
         return Reading(rows, logit, self.densifier(scene.source, nodes, logit, precision, features, color, cells))
+
+    def imagine_near(
+        self, scene: LearnedScene, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"], radius: float
+    ) -> tuple[Motions, CellList]:
+        """The motions of the hidden cells into which something within the radius of a point can move."""
+        rows, valid = visible_patches(hidden[None])
+        nodes, color = nodes_of(scene, rows if scene.row is None else scene.row[rows], valid)
+        logit, precision, features = self.reliability(nodes)
+        matches = self.densifier.affine(scene.source, nodes, logit, precision, features, color)
+        points = PointDistance.of(xy, scene.source.hw)
+        return self.densifier.densify_near(scene.source, matches, nodes, hidden, points, radius)
+
+
+def nodes_of(
+    scene: LearnedScene, rows: Int[Tensor, "b m n"], valid: Bool[Tensor, "b m n"]
+) -> tuple[Nodes, Float[Tensor, "bm n 3"]]:
+    """The matches of the rows of the scene that each mask shows, and the colors of their patches."""
+    place, offset, tokens, color = (
+        take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
+    )
+    return Nodes(place, offset, tokens, valid.flatten(0, 1), filled=not bool(valid.all())), color
 
 
 def visible_patches(hidden: Bool[Tensor, "b m p"]) -> tuple[Int[Tensor, "b m n"], Bool[Tensor, "b m n"]]:

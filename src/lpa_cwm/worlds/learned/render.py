@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpa_cwm.geometry import HW, centered_grid, patch_centers, pixel_centers, to_sampler
 from lpa_cwm.responses import Responses
-from lpa_cwm.worlds.learned.densify import Motions
+from lpa_cwm.worlds.learned.densify import CellList, Motions, reach
 from lpa_cwm.worlds.learned.matching import PATCH
 
 LEAST = 0.01
@@ -82,25 +82,22 @@ class CarriedModes:
     weight: Float[Tensor, "e 4"]
 
     @classmethod
-    def of(
-        cls, motions: Motions, hidden: Bool[Tensor, "m p"], hw: HW, cells: Int[Tensor, "m c"] | None = None
-    ) -> "CarriedModes":
-        """All modes with some weight in a hidden cell; `cells` are those that the motions are of, all by default."""
-        shown = hidden if cells is None else hidden.gather(1, cells)
-        found = ((motions.weight.amax(2) > LEAST) & shown[..., None]).nonzero().unbind(-1)
-        mask, row, _ = found
-        cell = row if cells is None else cells[mask, row]
+    def of(cls, motions: Motions, cells: CellList, shown: Bool[Tensor, "e"], hw: HW) -> "CarriedModes":
+        """All modes with some weight in those of the cells, which the motions are of, that are hidden."""
+        offset, linear, weight = (part.flatten(0, 1) for part in (motions.offset, motions.linear, motions.weight))
+        found = ((weight.amax(1) > LEAST) & shown[:, None]).nonzero().unbind(1)
+        cell = cells.cell[found[0]]
         return cls(
-            mask,
+            cells.mask[found[0]],
             cell,
-            patch_centers(hw, PATCH, hidden.device)[cell] + motions.offset[found],
-            motions.linear[found] + torch.eye(2, device=hidden.device),
-            motions.weight.transpose(2, 3)[found],
+            patch_centers(hw, PATCH, cell.device)[cell] + offset[found],
+            linear[found] + torch.eye(2, device=cell.device),
+            weight.transpose(1, 2)[found],
         )
 
     def reach(self, bump: RadialBump) -> Float[Tensor, "e"]:
         """No point further from the center than this can be seen in the cell."""
-        return self.linear.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2) + bump.radius
+        return reach(self.linear) + bump.radius
 
     def blocks(self, bump: RadialBump, xy: Float[Tensor, "q 2"], entry: Int[Tensor, "q"]) -> Float[Tensor, "q 8 8"]:
         """The bump at each point as the listed mode shows it in its cell."""
@@ -134,7 +131,8 @@ def splat_pairs(
 ) -> Responses:
     """`splat` for n points with m masks each and a place in each mask's source; motions are those of all masks."""
     masks = hidden.shape[1]
-    modes = CarriedModes.of(motions, hidden.flatten(0, 1), hw, cells)
+    shown = hidden.flatten(0, 1).gather(1, cells)
+    modes = CarriedModes.of(motions, CellList.of(cells), shown.flatten(), hw)
     place = xy.flatten(0, 1)[modes.mask]
     (entry,) = ((modes.center - place).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
     value, mask = modes.blocks(bump, place[entry], entry), modes.mask[entry]

@@ -15,7 +15,7 @@ from lpa_cwm.io.safe_load import load_weights
 from lpa_cwm.masks import mask_pixels
 from lpa_cwm.protocols import PerturbedPredictor
 from lpa_cwm.responses import Responses
-from lpa_cwm.worlds.learned.densify import Motions
+from lpa_cwm.worlds.learned.densify import CellList, Motions
 from lpa_cwm.worlds.learned.matching import PATCH, Description
 from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import CarriedModes, RadialBump, render, splat, splat_pairs
@@ -45,6 +45,7 @@ class LearnedFactual:
 
     hidden: Bool[Tensor, "m p"]
     motions: Motions
+    """Of all cells under each mask, or a list of those that points can reach."""
     carried: CarriedModes
     """Those of the motions that can move something into hidden cells."""
 
@@ -110,7 +111,35 @@ class LearnedWorld:
             hidden: For each mask, the patches of the target that are hidden.
         """
         motions = self.network.imagine(scene, hidden[None]).motions
-        return LearnedFactual(hidden, motions, CarriedModes.of(motions, hidden, scene.source.hw))
+        every = torch.arange(hidden.shape[1], device=hidden.device).expand(len(hidden), -1)
+        carried = CarriedModes.of(motions, CellList.of(every), hidden.flatten(), scene.source.hw)
+        return LearnedFactual(hidden, motions, carried)
+
+    @torch.no_grad()
+    def observe_shown(self, source: Description, target: Description, hidden: Bool[Tensor, "m p"]) -> LearnedScene:
+        """Match only the target patches that some mask shows.
+
+        Args:
+            source: The described source frame.
+            target: The described target frame.
+            hidden: All masks under which the scene will be imagined.
+        """
+        return self.network.observe_shown(source, target, hidden)
+
+    @torch.no_grad()
+    def imagine_near(
+        self, scene: LearnedScene, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"]
+    ) -> LearnedFactual:
+        """Infer the motions only where something at a point of the source may have moved to.
+
+        Args:
+            scene: What `observe` or `observe_shown` returned.
+            hidden: For each mask, the patches of the target that are hidden.
+            xy: All points that will be perturbed.
+        """
+        motions, cells = self.network.imagine_near(scene, hidden, xy, self.bump.radius)
+        shown = torch.ones_like(cells.cell, dtype=torch.bool)
+        return LearnedFactual(hidden, motions, CarriedModes.of(motions, cells, shown, scene.source.hw))
 
     @torch.no_grad()
     def predict(self, scene: LearnedScene, factual: LearnedFactual) -> Float[Tensor, "m 3 h w"]:
