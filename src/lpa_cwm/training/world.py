@@ -31,9 +31,10 @@ from lpa_cwm.training.loop import (
     joined_processes,
     save_weights,
 )
-from lpa_cwm.worlds.learned.densify import Motions, at_quarters, take
+from lpa_cwm.worlds.learned.densify import Motions, at_quarters
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE
 from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
+from lpa_cwm.worlds.learned.reliability import take
 from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
 from lpa_cwm.worlds.learned.world import FILE, LearnedWorld
 

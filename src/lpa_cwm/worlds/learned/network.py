@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lpa_cwm.geometry import patch_centers
-from lpa_cwm.worlds.learned.densify import CellList, Motions, Nodes, PointDistance, Reliability, VoteDensifier, take
+from lpa_cwm.worlds.learned.densify import CellList, Motions, PointDistance, VoteDensifier
 from lpa_cwm.worlds.learned.matching import (
     PATCH,
     ContextEncoder,
@@ -19,6 +19,7 @@ from lpa_cwm.worlds.learned.matching import (
     PatchDescriptor,
     match,
 )
+from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, take
 
 
 @dataclass(frozen=True)
