@@ -17,7 +17,7 @@ from golden_weights import formula_weights
 from lpa_cwm.adjudicators import apa as adm
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.download import Download
-from lpa_cwm.worlds.opt_cwm import world
+from lpa_cwm.worlds import opt_cwm as world
 from movi_files import drift, write
 from tapvid_files import entries, save
 from test_docs import blocks
