@@ -1,6 +1,8 @@
 """Errors that the user's input causes, each explained in one sentence."""
 
 import importlib
+from collections.abc import Sequence
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +28,13 @@ class InterruptedTracking(KeyboardInterrupt):
     def __init__(self, tracks: Any) -> None:
         super().__init__("tracking was interrupted")
         self.tracks = tracks
+
+
+def name_hint(given: str, known: Sequence[str]) -> str:
+    """What to say of a name that is not known: the most similar one, if there is one, and all."""
+    near = get_close_matches(given, known, 1)
+    meant = f"did you mean {near[0]}? Choose" if near else "choose"
+    return f"{meant} one of {', '.join(known)}"
 
 
 def require(module: str, extra: str) -> ModuleType:

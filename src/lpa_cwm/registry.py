@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, TrackerConfig
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, name_hint
 from lpa_cwm.files import bundled_weights, cache_dir
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def fingerprint_of(files: list[Path], version: str = "") -> str:
 
 def _find(entries: dict[str, Entry], name: str, kind: str) -> Entry:
     if name not in entries:
-        raise InputError(f"{name!r} is not a known {kind}; choose one of {', '.join(entries)}.")
+        raise InputError(f"{name!r} is not a known {kind}; {name_hint(name, list(entries))}.")
     return entries[name]
 
 

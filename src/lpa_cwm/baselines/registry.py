@@ -25,7 +25,7 @@ from lpa_cwm.baselines.raft import LARGE, SMALL, SMURF, RaftFlow, RaftVariant, l
 from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerFlow, WorkerTracker
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.datasets.download import OPT_CWM, RAFT, RAFT_THINGS, sha256_of
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, name_hint
 from lpa_cwm.files import cache_dir, data_files
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.validation import read_text, reading
@@ -366,7 +366,7 @@ def get_baseline(method: str) -> Baseline:
     """The baseline called `NAME`, or `NAME:PATH` with its checkpoint at a path."""
     name, _, path = method.partition(":")
     if name not in BASELINES:
-        raise InputError(f"{name!r} is not a known method; choose one of {', '.join((*ADJUDICATORS, *BASELINES))}.")
+        raise InputError(f"{name!r} is not a known method; {name_hint(name, (*ADJUDICATORS, *BASELINES))}.")
     if not path:
         return BASELINES[name]
     if isinstance(BASELINES[name].source, BuiltIn | OptCwmCheckpoint):

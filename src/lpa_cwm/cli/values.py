@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional
 from tyro.constructors import PrimitiveConstructorSpec
 
-from lpa_cwm.errors import InputError
+from lpa_cwm.errors import InputError, name_hint
 from lpa_cwm.jobs import Shard
 from lpa_cwm.registry import SCORE_MODELS, WORLDS
 
@@ -109,7 +109,7 @@ def one_of(kind: str, names: tuple[str, ...]) -> Any:
 
     def parse(text: str) -> str:
         if text not in names:
-            raise ValueError(f"it is not a known {kind}; choose one of {', '.join(names)}")
+            raise ValueError(f"it is not a known {kind}; {name_hint(text, names)}")
         return text
 
     return checked(parse, f"{{{','.join(names)}}}")
