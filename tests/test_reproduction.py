@@ -2,6 +2,9 @@
 
 import csv
 import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +15,10 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.compare import PAPER_VARIANTS
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.report.tables import paper_figures
-from lpa_cwm.reproduction import tables
+from lpa_cwm.reproduction import parts, tables
 from lpa_cwm.reproduction.figures import find_case, find_cases
 from lpa_cwm.reproduction.inputs import PaperData, PaperRun, find_data
-from lpa_cwm.reproduction.parts import PARTS, find_parts
+from lpa_cwm.reproduction.parts import PARTS, costs, find_parts
 from tapvid_files import entries, save
 from test_examples import example
 
@@ -149,6 +152,21 @@ def test_a_dry_run_lists_cost_and_what_is_missing_and_writes_nothing(tmp_path, c
     assert "bundled LPA" in by_name["figure-e1"]["lacks"]
     assert "cotracker3" in plan["baselines"]
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_every_world_model_are_in_the_plan(tmp_path, monkeypatch):
+    data = example("train_my_adjudicator").write_videos(tmp_path / "toy.pkl", ["one"], tracks=2)
+    seconds = {"ToyWorld": 1.0, "LearnedWorld": 5.0}
+    monkeypatch.setattr(
+        parts,
+        "estimate_cost",
+        lambda tracker, *_: SimpleNamespace(seconds=seconds[type(tracker.world).__name__], targets=1),
+    )
+    run = PaperRun(PaperData((Path(data),)), tmp_path, "toy", methods=("uniform", "lpa"))
+    both = replace(run, methods=("uniform", "lpa", "uniform@learned", "static"))
+    # One re-evaluation of each adjudicator after a first pass that both share.
+    assert costs(both)["runs"] / costs(run)["runs"] == pytest.approx((1.5 * 1 + 5) / 1.5)
+    assert costs(both)["sweep"] == costs(run)["sweep"]
 
 
 OTHER_TABLES = {

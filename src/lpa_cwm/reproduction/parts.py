@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import APA
 from lpa_cwm.baselines.registry import BASELINES
+from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.evaluation.audit import audit, audit_figure
 from lpa_cwm.explain import Explanation, explain
@@ -183,22 +185,27 @@ def needs_of_baselines(run: PaperRun) -> dict[str, str]:
 
 def costs(run: PaperRun) -> dict[str, float]:
     """Seconds of our trackers by what parts need, from the time of one frame pair here; trainings come on top."""
-    dataset = run.datasets[0]
-    sample = dataset[0]
-    tracker = registry.load_cwm("lpa", run.world, device=run.device, **run.settings)
-    cost = estimate_cost(tracker, sample.clip, sample.queries)
-    each, again = cost.seconds / max(1, cost.targets), tracker.config.passes
+    names = [name.partition("@") for name in run.rows]
+    rows = Counter(world or run.world for adjudicator, _, world in names if adjudicator in ADJUDICATORS)
+    sample, each, again = run.datasets[0][0], {}, 0
+    for world in dict.fromkeys((*rows, run.world)):
+        # With the bundled weights: a plan trains nothing.
+        tracker = registry.load_cwm("lpa", world, device=run.device, **run.settings)
+        cost = estimate_cost(tracker, sample.clip, sample.queries)
+        each[world], again = cost.seconds / max(1, cost.targets), tracker.config.passes
+
+    def shared(count: int) -> float:
+        """Cost of some adjudicators relative to one: the first pass is shared, re-evaluations are not."""
+        return (1 + again * count) / (1 + again)
+
     targets = [sum(_targets(data, index) for index in range(len(data))) for data in run.datasets]
-    own = sum(name in ("uniform", "apa", "lpa") for name in run.rows)
-    rows = 3 if not run.trains else 9
-    # The first pass is shared by all adjudicators; every one has its own re-evaluations.
-    shared = [(1 + again * count) / (1 + again) for count in (own, rows, 3)]
+    variants = 3 if not run.trains else 9
     return {
-        "runs": sum(targets) * each * shared[0],
-        "ablation": targets[0] * each * (shared[1] + shared[2]),
-        "candidates": 640 * each / (1 + again),
+        "runs": sum(targets) * sum(each[world] * shared(count) for world, count in rows.items()),
+        "ablation": targets[0] * each[run.world] * (shared(variants) + shared(3)),
+        "candidates": 640 * each[run.world] / (1 + again),
         # Sum over M and R of M (1 + R), relative to M = 10.
-        "sweep": run.queries * each * 210 / (10 * (1 + again)),
+        "sweep": run.queries * each[run.world] * 210 / (10 * (1 + again)),
     }
 
 
