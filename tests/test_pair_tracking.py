@@ -71,7 +71,7 @@ def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
         pair = world.describe(sources[source][row]), world.describe(there[row])
         scene = world.network.observe(*pair, hypotheses=CROP_HYPOTHESES)
         alone = world.intervene(scene, world.imagine(scene, hidden[source]), xy[source, row : row + 1]).dense()
-        torch.testing.assert_close(together[row, source, ..., *part], alone[0, ..., *part], atol=1e-5, rtol=0)
+        torch.testing.assert_close(together[row, source, ..., *part], alone[0, ..., *part], atol=3e-5, rtol=0)
 
 
 def test_masks_do_not_depend_on_where_the_points_are(world: LearnedWorld) -> None:
