@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lpa_cwm.config import ADJUDICATOR, ADJUDICATORS, WORLD, TrackerConfig
 from lpa_cwm.errors import InputError, name_hint
@@ -70,33 +70,8 @@ def load(
         'StaticPoint'
     """
     if isinstance(adjudicator, str) and adjudicator not in ADJUDICATORS:
-        from lpa_cwm.baselines.registry import get_baseline
-
-        baseline = get_baseline(adjudicator)
         ours = {"config": config, "weights": weights, "accelerate": accelerate}
-        given = ", ".join([*settings, *(name for name, value in ours.items() if value)])
-        if given:
-            raise InputError(f"{adjudicator} does not take {given}; leave out what only our tracker has.")
-        return baseline.load(device=device)
-    named = {"score_model": score_model, "weights": weights, "device": device, "quiet": quiet, "workers": workers}
-    named["accelerate"] = accelerate
-    return load_cwm(adjudicator, world, config, **named, **settings)
-
-
-def load_cwm(
-    adjudicator: "str | Adjudicator" = ADJUDICATOR,
-    world: "str | WorldModel" = WORLD,
-    config: TrackerConfig | None = None,
-    *,
-    score_model: str = "compact",
-    weights: Path | str | None = None,
-    device: str = "cpu",
-    quiet: bool = True,
-    workers: int | None = None,
-    accelerate: "Collection[Acceleration]" = (),
-    **settings: Any,
-) -> "CwmTracker":
-    """`load` without the baselines."""
+        return _load_baseline(adjudicator, device, [*settings, *(name for name, value in ours.items() if value)])
     from lpa_cwm import acceleration
     from lpa_cwm.tracker import CwmTracker
 
@@ -110,6 +85,28 @@ def load_cwm(
     return CwmTracker(world, adjudicator, chosen, device, quiet, workers)
 
 
+def load_cwm(
+    adjudicator: "str | Adjudicator" = ADJUDICATOR,
+    world: "str | WorldModel" = WORLD,
+    config: TrackerConfig | None = None,
+    **settings: Any,
+) -> "CwmTracker":
+    """`load` of our tracker; the name of a baseline is refused."""
+    if isinstance(adjudicator, str):
+        _check_adjudicator(adjudicator)
+    return cast("CwmTracker", load(adjudicator, world, config, **settings))
+
+
+def _load_baseline(name: str, device: str, given: list[str]) -> "Tracker":
+    """A baseline; settings that only our tracker has are refused."""
+    from lpa_cwm.baselines.registry import get_baseline
+
+    baseline = get_baseline(name)
+    if given:
+        raise InputError(f"{name} does not take {', '.join(given)}; leave out what only our tracker has.")
+    return baseline.load(device=device)
+
+
 def load_world(name: str) -> "WorldModel":
     """A world model by name."""
     return _find(WORLDS, name, "world model").load()
@@ -119,6 +116,7 @@ def load_adjudicator(
     name: str, score_model: str = "compact", weights: Path | str | None = None, device: str = "cpu"
 ) -> "Adjudicator":
     """An adjudicator by name."""
+    _check_adjudicator(name)
     if name == "uniform":
         from lpa_cwm.adjudicators.apa import uniform
 
@@ -127,11 +125,14 @@ def load_adjudicator(
         from lpa_cwm.adjudicators.apa import APA
 
         return APA(load_score_model(score_model, device))
-    if name == "lpa":
-        from lpa_cwm.adjudicators.lpa import load_lpa
+    from lpa_cwm.adjudicators.lpa import load_lpa
 
-        return load_lpa(Path(weights) if weights else bundled_lpa()).to(device)
-    raise InputError(f"{name!r} is not a known adjudicator; choose one of {', '.join(ADJUDICATORS)}.")
+    return load_lpa(Path(weights) if weights else bundled_lpa()).to(device)
+
+
+def _check_adjudicator(name: str) -> None:
+    if name not in ADJUDICATORS:
+        raise InputError(f"{name!r} is not a known adjudicator; choose one of {', '.join(ADJUDICATORS)}.")
 
 
 def load_score_model(name: str, device: str = "cpu") -> "ScoreModel":

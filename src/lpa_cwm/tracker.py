@@ -5,7 +5,6 @@ An interrupt keeps the frames that are done.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float, UInt8
@@ -156,19 +155,49 @@ def track_many(
         {'uniform': Tracks(1 track, 24 frames, visible 100%)}
     """
     queries = validate_queries(clip, queries)
-    total = len(clip) * (2 if backward else 1)
     config, workers = config or world.defaults, workers or threads_of(device)
 
-    def track(part: Clip, asked: Queries) -> dict[str, Tracks]:
-        online = OnlineTracker(
-            world, adjudicators, config or world.defaults, device, part.name, workers or threads_of(device)
-        )
-        offset = 0 if part is clip else len(clip)
-        tables = {name: EstimateTable() for name in adjudicators}
-        run_online(online, part, asked, tables, quiet, lambda index: on_frame(offset + index, total))
-        return {name: table.to_tracks(len(part)) for name, table in tables.items()}
+    def online(name: str) -> OnlineTracker:
+        return OnlineTracker(world, adjudicators, config, device, name, workers)
 
-    return track_both_ways(track, clip, queries) if backward else track(clip, queries)
+    done: list[dict[str, EstimateTable]] = []
+    run_directions(online, clip, queries, done, backward, quiet, on_frame)
+    return {name: join_tables([tables[name] for tables in done], clip, queries) for name in adjudicators}
+
+
+def run_directions(
+    online: Callable[[str], OnlineTracker],
+    clip: Clip,
+    queries: Queries,
+    done: list[dict[str, EstimateTable]],
+    backward: bool,
+    quiet: bool,
+    on_frame: OnFrame,
+) -> None:
+    """Track forward and, if asked for, backward.
+
+    `online` makes a tracker for the video of a name. `done` receives the estimates of each direction as they are made,
+    so that an interrupt keeps them.
+    """
+    parts = [(clip, queries), *([reverse(clip, queries)] if backward else [])]
+    for number, (part, asked) in enumerate(parts):
+        tracker, offset = online(part.name), number * len(clip)
+        done.append({name: EstimateTable() for name in tracker.adjudicators})
+
+        def begin(index: int, offset: int = offset) -> None:
+            on_frame(offset + index, len(clip) * len(parts))
+
+        run_online(tracker, part, asked, done[-1], quiet, begin)
+
+
+def join_tables(directions: list[EstimateTable], clip: Clip, queries: Queries) -> Tracks:
+    """Tracks from the estimates of one or both directions; the second direction may be incomplete."""
+    stacked = [table.to_tracks(len(clip)) for table in directions if table]
+    if len(stacked) == 1:
+        return stacked[0]
+    joined = join_directions(stacked[1].reversed(), stacked[0], queries)
+    # After an interrupt the backward direction is unknown between two given positions.
+    return joined.where(~joined.xy[..., 0].isnan(), stacked[0])
 
 
 def run_online(
@@ -317,24 +346,16 @@ def track_clip(
 def _track_cwm(
     tracker: CwmTracker, clip: Clip, queries: Queries, backward: bool, quiet: bool, on_frame: OnFrame
 ) -> TrackedClip:
-    """What `CwmTracker.track` computes, frame by frame."""
-    parts = [(clip, queries), *([reverse(clip, queries)] if backward else [])]
-    total = len(clip) * len(parts)
-    directions = [EstimateTable() for _ in parts]
+    """What `CwmTracker.track` computes; an interrupt keeps the frames that are done."""
+    done: list[dict[str, EstimateTable]] = []
     try:
-        for number, (part, asked) in enumerate(parts):
-            begun = partial(lambda offset, index: on_frame(offset + index, total), number * len(clip))
-            run_online(tracker.online(part.name), part, asked, {ONLY: directions[number]}, quiet, begun)
+        run_directions(tracker.online, clip, queries, done, backward, quiet, on_frame)
     except KeyboardInterrupt:
-        if len(directions[0]) <= int(queries.frame.min()) + 1:
+        if not done or len(done[0][ONLY]) <= int(queries.frame.min()) + 1:
             raise
-    stacked = [done.to_tracks(len(clip)) for done in directions if done]
-    tracks = stacked[0]
-    if len(stacked) > 1:
-        joined = join_directions(stacked[1].reversed(), tracks, queries)
-        # After an interrupt the backward direction is unknown between two given positions.
-        tracks = joined.where(~joined.xy[..., 0].isnan(), tracks)
-    return TrackedClip(tracks, sum(map(len, directions)), total)
+    directions = [tables[ONLY] for tables in done]
+    total = len(clip) * (2 if backward else 1)
+    return TrackedClip(join_tables(directions, clip, queries), sum(map(len, directions)), total)
 
 
 def _track_other(tracker: Tracker, clip: Clip, queries: Queries, backward: bool) -> TrackedClip:
