@@ -11,7 +11,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, LEAST, compare_appearance, evidence, probabilities, sampling_step
+from lpa_cwm.estimates import EVIDENCE, MIN_EVIDENCE, compare_appearance, evidence, probabilities, sampling_step
 from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method
@@ -37,7 +37,7 @@ def estimates(count: int = 4000) -> Estimates:
 def test_unknown_evidence_counts_as_the_least() -> None:
     result = PairResult.empty(torch.zeros(2, 2))
     result.native_strength[0] = 0.1
-    expected = torch.full((2, len(EVIDENCE)), float(np.log(LEAST)))
+    expected = torch.full((2, len(EVIDENCE)), float(np.log(MIN_EVIDENCE)))
     expected[0, 0] = float(np.log(0.1))
     torch.testing.assert_close(evidence(result), expected)
 

@@ -25,7 +25,7 @@ from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 if importlib.util.find_spec("gradio") is None:
     pytest.skip('the page needs gradio: pip install "lpa-cwm[demo]"', allow_module_level=True)
 
-from lpa_cwm.page.guard import KEPT, Guard, Hosts
+from lpa_cwm.page.guard import UPLOAD_LIFETIME, Guard, Hosts
 
 CLIP = toy_clip(ToyMotion(shift=(0.02, 0.01)), 4, (60, 80), name="toy")
 PATIENCE = 180
@@ -348,7 +348,7 @@ def test_all_tabs_together_send_so_many_videos_and_no_more(monkeypatch):
     monkeypatch.setattr("lpa_cwm.page.guard.time.monotonic", lambda: now[0])
     assert [guard.upload_refusal("1000") for _ in range(2)] == [None, None]
     assert guard.upload_refusal("1000").status_code == 429
-    now[0] = KEPT + 1
+    now[0] = UPLOAD_LIFETIME + 1
     assert guard.upload_refusal("1000") is None
     assert [guard.upload_refusal(length).status_code for length in ("", "-1", "2000000", "9" * 5000)] == [413] * 4
 

@@ -16,7 +16,7 @@ from lpa_cwm.cli.main import main
 from lpa_cwm.errors import InputError
 from lpa_cwm.report import page, results
 from lpa_cwm.report import tables as formats
-from lpa_cwm.report.page import FRAMES, Curve, conclusion, write_report
+from lpa_cwm.report.page import FRAMES_PER_VIDEO, Curve, conclusion, write_report
 from lpa_cwm.report.results import load_method_sets
 from lpa_cwm.report.tables import Cell, Column, Row, Table, metric_column, text_cell, with_best
 
@@ -288,7 +288,7 @@ def test_worst_videos_are_drawn_while_the_data_set_is_there(tmp_path):
     main(["eval", "predict", str(data), "--tracker", "static", "--out", str(run)])
     main(["eval", "score", str(run)])
     page = write_report([run], tmp_path / "report").read_text()
-    assert page.count("data:image/jpeg;base64,") == 2 * FRAMES
+    assert page.count("data:image/jpeg;base64,") == 2 * FRAMES_PER_VIDEO
     assert "static · a/b · DCA" in page
     data.unlink()
     assert "data:image" not in write_report([run], tmp_path / "report").read_text()

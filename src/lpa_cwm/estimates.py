@@ -21,17 +21,17 @@ from lpa_cwm.types import Tracks
 
 EVIDENCE = ("native_strength", "color_change")
 """Fields of `PairResult` that the regressions read, each by its logarithm."""
-SQUARE, STEP = 9, 2.0
+PATCH_SAMPLES, SAMPLE_STEP = 9, 2.0
 """Side of the compared squares in samples, and their distance in pixels at a frame size of 256 x 256."""
 SIZE = 256
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
-LEAST = 1e-3
+MIN_EVIDENCE = 1e-3
 
 
 def compare_appearance(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult) -> PairResult:
     """The result with the change of color between the squares around the query and around the endpoint."""
-    ticks = torch.arange(SQUARE) - SQUARE // 2
+    ticks = torch.arange(PATCH_SAMPLES) - PATCH_SAMPLES // 2
     around = torch.cartesian_prod(ticks, ticks) * sampling_step(observed.source.hw)
     # Frames are on the host, and so are the points: one copy each way.
     ends = torch.stack((xy, result.xy)).cpu()
@@ -44,13 +44,13 @@ def compare_appearance(observed: ObservedPair, xy: Float[Tensor, "n 2"], result:
 
 def sampling_step(hw: HW) -> float:
     """Distance of the compared samples in pixels of a frame: the same extent in all frames, relative to their size."""
-    return max(1.0, STEP * math.prod(hw) ** 0.5 / SIZE)
+    return max(1.0, SAMPLE_STEP * math.prod(hw) ** 0.5 / SIZE)
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
     """Logarithms of `EVIDENCE`; unknown values count as the least."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
-    return values.nan_to_num(LEAST).clamp(min=LEAST).log()
+    return values.nan_to_num(MIN_EVIDENCE).clamp(min=MIN_EVIDENCE).log()
 
 
 def probabilities(

@@ -199,7 +199,7 @@ def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"
 COLUMNS = 5
-SPOT = 5
+MIN_SPOT = 5
 """Side in pixels of the smallest spot: a sharp distribution is a single pixel, which is too small to see."""
 
 
@@ -217,10 +217,10 @@ def show_visible_patches(explained: Explanation, index: int) -> Float[Tensor, "3
 
 
 def overlay_heat(values: Float[Tensor, "h w"], most: float, behind: Float[Tensor, "3 h w"]) -> np.ndarray:
-    """A heat map of values over a dim gray picture; spots are dilated to at least `SPOT` pixels."""
+    """A heat map of values over a dim gray picture; spots are dilated to at least `MIN_SPOT` pixels."""
     from matplotlib import colormaps
 
-    wide = F.max_pool2d(values[None, None], SPOT, 1, SPOT // 2)[0, 0]
+    wide = F.max_pool2d(values[None, None], MIN_SPOT, 1, MIN_SPOT // 2)[0, 0]
     heat = (wide / (most + 1e-12)).clamp(0, 1).sqrt().cpu().numpy()
     gray = 0.45 * behind.mean(0).clamp(0, 1).cpu().numpy()
     return (1 - heat[..., None]) * gray[..., None] + heat[..., None] * colormaps["inferno"](0.3 + 0.7 * heat)[..., :3]

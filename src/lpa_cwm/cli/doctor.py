@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 State = Literal["ok", "missing", "wrong"]
 PACKAGE = "lpa-cwm"
 REMEDIES = {"lpa.safetensors": "lpa-cwm train lpa"}
-STORE = "https://storage.googleapis.com/dm-tapnet"
+TAPNET_URL = "https://storage.googleapis.com/dm-tapnet"
 
 
 class Benchmark(NamedTuple):
@@ -32,7 +32,7 @@ class Benchmark(NamedTuple):
 
 def archive_command(name: str) -> str:
     """The command for one archive of the publisher."""
-    return f"curl -LO {STORE}/{name}.zip && unzip {Path(name).name}.zip"
+    return f"curl -LO {TAPNET_URL}/{name}.zip && unzip {Path(name).name}.zip"
 
 
 BENCHMARKS = {
@@ -275,7 +275,7 @@ class TrackerEntry(TypedDict):
     missing: str | None
 
 
-OURS = {
+ADJUDICATOR_NOTES = {
     "uniform": "The world model's candidate responses, weighted equally.",
     "apa": "Analytic adjudication: candidates weighted by a score model, appearance against motion.",
     "lpa": "Learned adjudication: candidates weighted by a small set transformer.",
@@ -308,7 +308,7 @@ def listed() -> list[TrackerEntry]:
 
     ours = [
         TrackerEntry(name=name, what=what, license="Apache-2.0", source="built in", missing=missing(name))
-        for name, what in OURS.items()
+        for name, what in ADJUDICATOR_NOTES.items()
     ]
     baselines = [
         TrackerEntry(name=one.name, what=one.what, license=one.license, source=one.obtain, missing=one.missing())

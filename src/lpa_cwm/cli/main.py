@@ -116,7 +116,7 @@ FAILED, BAD_INPUT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 130, 141, 143
 """Exit codes other than 0; the parser itself ends with 2, an unexpected error with 1 and a traceback."""
 MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.DisallowNone)
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
-BOX = re.compile("[\u2500-\u257f]|-{5,}")
+BOX_LINE = re.compile("[\u2500-\u257f]|-{5,}")
 """Box lines that the parser draws around errors."""
 NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -174,9 +174,9 @@ COMMANDS: dict[str, type[Command]] = {
     "completion": Completion,
 }
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
-FORMER = {"demo": "page", "methods": "list-trackers"}
+RENAMED_COMMANDS = {"demo": "page", "methods": "list-trackers"}
 """Former names of commands, for the error message."""
-FORMER_OPTIONS = {"--plan": "--dry-run", "--method": "--adjudicator or --tracker"}
+RENAMED_OPTIONS = {"--plan": "--dry-run", "--method": "--adjudicator or --tracker"}
 """Former names of options, for the error message."""
 ABOUT = """Track points through video with a counterfactual world model, and evaluate any tracker.
 
@@ -250,11 +250,11 @@ def misparsed(name: str, words: list[str], box: str) -> str:
     for word in words:
         option = word.partition("=")[0]
         if word.startswith("--") and option.replace("_", "-") not in known:
-            near = [FORMER_OPTIONS[option]] if option in FORMER_OPTIONS else []
+            near = [RENAMED_OPTIONS[option]] if option in RENAMED_OPTIONS else []
             near = near or difflib.get_close_matches(option, known, 1, 0.7)
             meant = f"did you mean {near[0]}?" if near else f"`lpa-cwm {name} --help` lists the options."
             return f"`lpa-cwm {name}` has no option {option}; {meant}"
-    lines = [BOX.sub("", line).rstrip() for line in box.partition("For full helptext")[0].splitlines()]
+    lines = [BOX_LINE.sub("", line).rstrip() for line in box.partition("For full helptext")[0].splitlines()]
     # Names of missing options stand alone, their descriptions are indented further.
     missing = [line.strip() for line in lines if re.fullmatch(r" {4,7}(--|[A-Z]).*", line)]
     if missing and "issing from" in box:
@@ -274,7 +274,9 @@ def command_overview(group: str = "") -> str:
 def no_command(group: str, word: str) -> str:
     """An unknown command, and the known one that was probably meant."""
     given = f"{group} {word}".strip()
-    last = {name.split()[-1]: name for name in reversed(COMMANDS)} | {name: name for name in COMMANDS} | FORMER
+    last = (
+        {name.split()[-1]: name for name in reversed(COMMANDS)} | {name: name for name in COMMANDS} | RENAMED_COMMANDS
+    )
     near = difflib.get_close_matches(given, last, 1) or difflib.get_close_matches(word, last, 1)
     meant = f"did you mean `lpa-cwm {last[near[0]]}`?" if near else "`lpa-cwm --help` lists the commands."
     return f"There is no command {given!r}; {meant}"

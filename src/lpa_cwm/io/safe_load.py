@@ -36,9 +36,9 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.validation import file_size, reading, reason
 
 DTYPE = re.compile(r"[biufcSU][1-9]\d{0,8}|O8?")
-LARGEST_EMPTY = 2**40
+MAX_EMPTY_SIZE = 2**40
 """Product of the other dimensions of an array without elements; numpy multiplies them without regard to overflow."""
-COPIES = 4
+MAX_COPIES = 4
 """How often the content of a file may be copied on its way into arrays: decoded, converted, byte-swapped."""
 
 
@@ -117,7 +117,7 @@ def _dtype(kind: object) -> np.dtype[Any]:
 def _check_shape(shape: object) -> tuple[int, ...]:
     if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
         raise UnsafePickle("holds an array of an impossible shape")
-    if 0 in shape and math.prod(size for size in shape if size) > LARGEST_EMPTY:
+    if 0 in shape and math.prod(size for size in shape if size) > MAX_EMPTY_SIZE:
         raise UnsafePickle("holds an array of an impossible shape")
     return shape
 
@@ -197,7 +197,7 @@ def _dict(pairs: object = ()) -> dict[Any, Any]:
     return dict(pairs)
 
 
-KEYS = (str, bytes, int, float, bool, type(None))
+KEY_TYPES = (str, bytes, int, float, bool, type(None))
 
 
 def _checked_keys(keys: Iterable[Any]) -> list[Any]:
@@ -205,17 +205,17 @@ def _checked_keys(keys: Iterable[Any]) -> list[Any]:
     keys = list(keys)
     for key in keys:
         parts = key if type(key) is tuple else (key,)
-        if any(type(part) not in KEYS and not isinstance(part, np.generic) for part in parts):
+        if any(type(part) not in KEY_TYPES and not isinstance(part, np.generic) for part in parts):
             raise UnsafePickle(f"holds a key of type {type(key).__name__}")
     return keys
 
 
-NUMPY: dict[str, Callable[..., Any]] = {
+NUMPY_NAMES: dict[str, Callable[..., Any]] = {
     "multiarray._reconstruct": _array,
     "multiarray.scalar": _scalar,
     "numeric._frombuffer": _array_of_buffer,
 }
-ADMITTED: dict[str, Callable[..., Any] | None] = {
+ALLOWED_NAMES: dict[str, Callable[..., Any] | None] = {
     "_codecs.encode": _latin,
     "builtins.bytearray": _bytearray,
     "builtins.bytes": _bytes,
@@ -226,10 +226,12 @@ ADMITTED: dict[str, Callable[..., Any] | None] = {
     "numpy.dtype": PlainDtype,
     # Only ever passed on, to `_array`; not callable, so that no file can call it.
     "numpy.ndarray": None,
-    **{f"numpy.{home}.{name}": maker for home in ("core", "_core") for name, maker in NUMPY.items()},
+    **{f"numpy.{home}.{name}": maker for home in ("core", "_core") for name, maker in NUMPY_NAMES.items()},
 }
 # Python 2 had other homes for the same names.
-ADMITTED |= {name.replace("builtins", "__builtin__"): maker for name, maker in ADMITTED.items() if "builtins" in name}
+ALLOWED_NAMES |= {
+    name.replace("builtins", "__builtin__"): maker for name, maker in ALLOWED_NAMES.items() if "builtins" in name
+}
 
 OPCODES = """
     MARK STOP POP POP_MARK DUP PROTO FRAME NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT
@@ -268,14 +270,14 @@ class SafeUnpickler(PythonUnpickler):
     def __init__(self, file: BinaryIO) -> None:
         exact = BoundedFile(file)
         super().__init__(exact)
-        self.allowance = COPIES * exact.size
+        self.allowance = MAX_COPIES * exact.size
 
     def find_class(self, module: str, name: str, /) -> Any:
         """The replacement of an allowed name; other names are refused."""
         whole = f"{module}.{name}"
-        if whole not in ADMITTED:
+        if whole not in ALLOWED_NAMES:
             raise UnsafePickle(f"asks for {whole}")
-        return ADMITTED[whole]
+        return ALLOWED_NAMES[whole]
 
     def charge(self, arguments: Iterable[Any]) -> None:
         """Count what is about to be copied: a short file could copy one long text again and again."""
@@ -368,7 +370,7 @@ SafeUnpickler.dispatch = {ord(entry.code): _handler(entry.name, ord(entry.code))
 
 MAX_HEADER = 8 << 20
 """Bytes of the table of contents of a safetensors file."""
-TENSOR_COPIES = 4
+MAX_TENSOR_COPIES = 4
 """A file's tensors together may have this many times its size: tensors can share memory."""
 
 
@@ -403,7 +405,7 @@ def tensors_in(content: Any) -> Iterator[Tensor]:
 
 def check_tensors(tensors: Iterator[Tensor], size: int) -> None:
     """Refuse tensors that are not dense, not in memory, or larger than a file of this size can hold."""
-    most = TENSOR_COPIES * size
+    most = MAX_TENSOR_COPIES * size
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise ValueError(f"it holds a tensor that is {tensor.layout} on {tensor.device}")

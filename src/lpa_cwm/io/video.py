@@ -37,8 +37,8 @@ from lpa_cwm.validation import MAX_PIXELS, file_size, reason
 PICTURES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 NAME = re.compile(r"\d+|\D+")
 # VP8 stores frames that are never shown as packets of their own, so its packets do not count frames.
-UNSEEN_PACKETS = frozenset({"vp8"})
-REFERRING = frozenset(
+HIDDEN_FRAME_CODECS = frozenset({"vp8"})
+REFERENCING_FORMATS = frozenset(
     {"alsa", "concat", "dash", "fbdev", "hds", "hls", "image2", "imf", "kmsgrab", "lavfi", "oss", "rtp", "rtp_mpegts"}
     | {"rtsp", "sap", "sdp", "tty", "video4linux2,v4l2", "vobsub", "webm_dash_manifest", "x11grab"}
 )
@@ -238,7 +238,7 @@ def open_input(path: Path) -> InputContainer:
 
 def reader_options() -> dict[str, str]:
     """Options of FFmpeg under which the content of a file cannot name other files or addresses, as playlists do."""
-    return {"protocol_whitelist": "file", "format_whitelist": ",".join(av.formats_available - REFERRING)}
+    return {"protocol_whitelist": "file", "format_whitelist": ",".join(av.formats_available - REFERENCING_FORMATS)}
 
 
 def check_pixels(name: str, stream: VideoStream) -> None:
@@ -283,7 +283,7 @@ def _frame_table(container: InputContainer, stream: VideoStream, path: Path) -> 
             shown.add(packet.pts)
             if packet.is_keyframe:
                 keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
-    if stream.codec.name in UNSEEN_PACKETS or len(shown) < packets:
+    if stream.codec.name in HIDDEN_FRAME_CODECS or len(shown) < packets:
         container, stream = _open(path)
         return FrameTable(sum(1 for _ in container.decode(stream)), [], [0], [0])
     keys.sort()

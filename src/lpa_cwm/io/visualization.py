@@ -29,9 +29,9 @@ from lpa_cwm.types import Clip, Tracks
 
 SHORT_SIDE = 480
 """Small frames are enlarged to this on the page, so that dots do not cover what they mark."""
-SMOOTH = 2
+SUPERSAMPLING = 2
 """Drawn this many times larger and reduced, because Pillow's lines have hard edges."""
-GREEN = 1 / 3
+GREEN_HUE = 1 / 3
 """Hue of full confidence; red, at 0, is none."""
 
 Color = tuple[int, int, int]
@@ -89,7 +89,7 @@ def confidence_of(tracks: Tracks) -> Float[Tensor, "n t"]:
 
 def confidence_colors(confidence: Float[Tensor, "n"]) -> list[Color]:
     """From red for 0 to green for 1."""
-    return [hue_color(GREEN * value) for value in confidence.tolist()]
+    return [hue_color(GREEN_HUE * value) for value in confidence.tolist()]
 
 
 def enlargement(hw: tuple[int, int]) -> int:
@@ -125,20 +125,20 @@ def draw_tracks(
     """One frame with the tracks up to it; the last time is this frame's. `ids` are the numbers of the tracks."""
     style = style or OverlayStyle(tail=tail, scale=None)
     enlarge = style.scale or enlargement((frame.shape[1], frame.shape[2]))
-    scale = enlarge * SMOOTH
+    scale = enlarge * SUPERSAMPLING
     picture = Image.fromarray(rearrange(frame, "c h w -> h w c").cpu().numpy())
     size = picture.width * enlarge, picture.height * enlarge
-    picture = picture.resize((size[0] * SMOOTH, size[1] * SMOOTH), Image.Resampling.BICUBIC)
+    picture = picture.resize((size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING), Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(picture, "RGBA")
     colors = colors or [color(index, len(xy)) for index in range(len(xy))]
-    radius = style.dot_size * scale / 2 if style.dot_size else max(3.0, min(size) / 100) * SMOOTH
+    radius = style.dot_size * scale / 2 if style.dot_size else max(3.0, min(size) / 100) * SUPERSAMPLING
     reach = slice(max(0, xy.shape[1] - style.tail - 1), None)
     for number, (points, seen, ink) in enumerate(zip((xy * scale).tolist(), visible.tolist(), colors, strict=True)):
         draw_tail(pen, points[reach], seen[reach], ink, radius / 2)
         draw_head(pen, points[-1], seen[-1], ink, radius)
         if style.numbers and points[-1][0] == points[-1][0]:
             corner = points[-1][0] + 1.2 * radius, points[-1][1] - 2.2 * radius
-            label, size_of_text = str(ids[number] if ids else number), max(11 * SMOOTH, 2 * radius)
+            label, size_of_text = str(ids[number] if ids else number), max(11 * SUPERSAMPLING, 2 * radius)
             pen.text(corner, label, (*ink, 255), font_size=size_of_text, stroke_width=1, stroke_fill=(0, 0, 0, 255))
     small = np.asarray(picture.resize(size, Image.Resampling.BOX))
     return rearrange(torch.from_numpy(small.copy()), "h w c -> c h w")
@@ -211,7 +211,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
 
 MAX_TRACKS, MAX_FRAMES = 256, 240
 """More are left out, at even distances, so that a notebook stays small."""
-WIDTH = 420
+PLAYER_WIDTH = 420
 """Width of the player, in pixels."""
 _NUMBER = count()
 
@@ -271,8 +271,8 @@ def player_html(tracks: Tracks, clip: Clip | None = None) -> str:
     shown = f"{tracks!r}" + ("" if len(rows) == len(tracks) else f", {len(rows)} of them shown")
     # A closing tag inside the data would end the script.
     script = SCRIPT % json.dumps(held).replace("</", "<\\/")
-    return f"""<div id="{held["id"]}" style="width: {WIDTH}px; font: 13px system-ui, sans-serif">
-<canvas width="{WIDTH}" height="{round(WIDTH * height / width)}" style="border-radius: 8px"></canvas>
+    return f"""<div id="{held["id"]}" style="width: {PLAYER_WIDTH}px; font: 13px system-ui, sans-serif">
+<canvas width="{PLAYER_WIDTH}" height="{round(PLAYER_WIDTH * height / width)}" style="border-radius: 8px"></canvas>
 <div style="display: flex; gap: 8px; align-items: center"><button>&#9654;</button>
 <input type="range" min="0" max="{len(frames) - 1}" value="0" style="flex: 1"><span></span></div>
 <small>{shown}</small><script>{script}</script></div>"""
@@ -300,7 +300,7 @@ def jpeg_url(picture: Image.Image, quality: int) -> str:
 def _picture(clip: Clip, frame: int) -> str:
     """A frame as a small JPEG in the page itself."""
     picture = Image.fromarray(rearrange(clip[frame], "c h w -> h w c").cpu().numpy())
-    picture.thumbnail((WIDTH, WIDTH * 4))
+    picture.thumbnail((PLAYER_WIDTH, PLAYER_WIDTH * 4))
     return jpeg_url(picture, quality=70)
 
 
@@ -358,9 +358,9 @@ def confidences(tracks: Tracks, frame: int) -> dict[str, Float[np.ndarray, "n"]]
     return {name: values[:, frame].cpu().numpy() for name, values in extras.items()}
 
 
-ENCODERS = {".webm": ("libopus", 48_000)}
+SOUND_ENCODERS = {".webm": ("libopus", 48_000)}
 """Codec and rate by container where AAC of the source's own rate is not possible."""
-COPIED = {".webm": frozenset({"opus", "vorbis"})}
+COPIED_CODECS = {".webm": frozenset({"opus", "vorbis"})}
 """Codecs that a container takes; those of the others are found by trial."""
 
 TimedPacket = tuple[float, int, Any]
@@ -386,13 +386,13 @@ def _join(path: Path, sound: Path, start: float, encode: bool) -> None:
             return
         picture, wave = video.streams.video[0], source.streams.audio[0]
         suffix = path.suffix.lower()
-        if not encode and suffix in COPIED and wave.codec_context.name not in COPIED[suffix]:
+        if not encode and suffix in COPIED_CODECS and wave.codec_context.name not in COPIED_CODECS[suffix]:
             raise ValueError(f"{suffix} does not take {wave.codec_context.name}.")
         length = float((video.duration or 0) / 1_000_000)
         with atomic_write(path) as aside, av.open(f"file:{aside.absolute()}", "w") as container:
             copy = container.add_stream_from_template(picture)
             if encode:
-                codec, rate = ENCODERS.get(suffix, ("aac", wave.rate))
+                codec, rate = SOUND_ENCODERS.get(suffix, ("aac", wave.rate))
                 layout = "mono" if wave.channels == 1 else "stereo"
                 parts = _encoded(source, wave, container.add_stream(codec, rate=rate, layout=layout), start, length)
             else:

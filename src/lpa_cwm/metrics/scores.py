@@ -19,7 +19,7 @@ from lpa_cwm.validation import read_json, reading, structure
 
 FORMAT = "lpa-cwm scores 1"
 
-SWEPT = ("coverage", "dca_avg", "shown_avg", "vis_ba", "of1")
+SWEEP_MEASURES = ("coverage", "dca_avg", "shown_avg", "vis_ba", "of1")
 """Measures followed while the visibility threshold moves."""
 
 
@@ -101,7 +101,7 @@ def measure(
         return own
     score = check_shape(np.asarray(prediction.score), comparison.visible.shape, "visibility scores")
     swept = [cmc_of(comparison.shown_where(score >= level), protocol.motion, protocol.coverage) for level in thresholds]
-    return replace(own, sweep={name: [one[name] for one in swept] for name in SWEPT})
+    return replace(own, sweep={name: [one[name] for one in swept] for name in SWEEP_MEASURES})
 
 
 def sweep_thresholds(scores: Iterable[ArrayLike], levels: int = 21) -> list[float]:
@@ -210,7 +210,7 @@ def _measures(plain: dict[str, dict[str, Any]], scores: Scores) -> Measures:
         raise ValueError("its measures have other names")
     values = {name: float(_numbers([value])[0]) for name, value in plain["values"].items()}
     sweep = {name: _numbers(column).tolist() for name, column in plain["sweep"].items()}
-    if sweep and sweep.keys() != set(SWEPT):
+    if sweep and sweep.keys() != set(SWEEP_MEASURES):
         raise ValueError("its sweeps have other names")
     if any(not isinstance(column, list) or len(column) != len(scores.thresholds) for column in sweep.values()):
         raise ValueError("its sweeps have another number of thresholds")
@@ -243,7 +243,7 @@ def load_scores(path: Path | str) -> list[Scores]:
     raise InputError(f"{path} is of the format {found!r}; {FORMAT!r} was expected: score the run again.")
 
 
-DRAWS = 10_000
+BOOTSTRAP_DRAWS = 10_000
 _CHUNK = 500
 
 
@@ -346,7 +346,7 @@ def won_and_tied(differences: Float[np.ndarray, "v"], higher_is_better: bool | N
     return float(better.mean()), float((known == 0).mean())
 
 
-def estimates(table: Float[np.ndarray, "v k"], draws: int = DRAWS) -> list[Estimate]:
+def estimates(table: Float[np.ndarray, "v k"], draws: int = BOOTSTRAP_DRAWS) -> list[Estimate]:
     """Mean of each column over its defined rows, with the interval over resampled rows."""
     defined = ~np.isnan(table)
     known, filled = defined.sum(axis=0), np.where(defined, table, 0)

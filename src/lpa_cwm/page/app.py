@@ -19,9 +19,9 @@ from lpa_cwm.page import server as models
 from lpa_cwm.page.drawing import Question, draw_clicks, draw_results, explain_point, render_panel
 from lpa_cwm.page.guard import Guard, Hosts, path_inside
 from lpa_cwm.page.layout import (
-    ASK,
-    FIX,
-    HEAD,
+    CORRECTION_HINT,
+    EMPTY_PANEL,
+    HEADER_HTML,
     ZOOMS,
     PageLayout,
     SafeBlocks,
@@ -51,8 +51,8 @@ from lpa_cwm.page.session import (
 from lpa_cwm.registry import GALLERY
 
 STYLE = Path(__file__).with_name("page.css")
-PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-QUICK: dict[str, Any] = {**PRIVATE, "show_progress": "hidden"}
+PRIVATE_EVENT: dict[str, Any] = {"api_visibility": "private"}
+QUIET_EVENT: dict[str, Any] = {**PRIVATE_EVENT, "show_progress": "hidden"}
 
 
 class Page(PageLayout):
@@ -63,7 +63,7 @@ class Page(PageLayout):
         with SafeBlocks(title="LPA-CWM", analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
             self.session = gr.State(None)
             self.results = gr.State(None)
-            gr.HTML(HEAD, elem_id="head")
+            gr.HTML(HEADER_HTML, elem_id="head")
             with gr.Row(elem_id="choose", equal_height=False):
                 with gr.Column(scale=7, elem_classes="card"):
                     self.build_frame()
@@ -86,18 +86,18 @@ class Page(PageLayout):
         ]
         opened = self.opened_parts
         offers = [self.methods, self.baselines, self.world, self.method, self.absent]
-        start = self.blocks.load(self.offer, None, offers, **QUICK)
-        start.then(self.take_bundled, [self.world], opened, **QUICK)
-        self.gallery.select(self.take_gallery, [self.world], opened, **QUICK)
-        self.upload.upload(self.take_upload, [self.upload], opened, show_progress_on=self.about, **PRIVATE)
-        self.world.input(self.change_world, [self.session, self.world], opened, **QUICK)
+        start = self.blocks.load(self.offer, None, offers, **QUIET_EVENT)
+        start.then(self.take_bundled, [self.world], opened, **QUIET_EVENT)
+        self.gallery.select(self.take_gallery, [self.world], opened, **QUIET_EVENT)
+        self.upload.upload(self.take_upload, [self.upload], opened, show_progress_on=self.about, **PRIVATE_EVENT)
+        self.world.input(self.change_world, [self.session, self.world], opened, **QUIET_EVENT)
         place, how = [self.session, self.slider], [self.mode, self.backward]
-        self.zoom.input(self.enlarge, [*place, self.zoom], shown, **QUICK)
-        self.slider.change(self.scrub, place, self.frame, trigger_mode="always_last", **QUICK)
-        self.frame.select(self.click, [*place, *how], shown, trigger_mode="multiple", **QUICK)
-        self.grid.click(self.fill_grid, [*place, self.backward], shown, **QUICK)
-        self.undo.click(self.take_back, place, shown, **QUICK)
-        self.clear.click(self.remove_all, place, shown, **QUICK)
+        self.zoom.input(self.enlarge, [*place, self.zoom], shown, **QUIET_EVENT)
+        self.slider.change(self.scrub, place, self.frame, trigger_mode="always_last", **QUIET_EVENT)
+        self.frame.select(self.click, [*place, *how], shown, trigger_mode="multiple", **QUIET_EVENT)
+        self.grid.click(self.fill_grid, [*place, self.backward], shown, **QUIET_EVENT)
+        self.undo.click(self.take_back, place, shown, **QUIET_EVENT)
+        self.clear.click(self.remove_all, place, shown, **QUIET_EVENT)
 
     def wire_work(self) -> None:
         """Events that compute, and those of the results."""
@@ -105,17 +105,19 @@ class Page(PageLayout):
         made = [self.results, self.tracks, self.shown_method, self.timeline, self.still, self.video, self.downloads]
         made.append(self.fix)
         chosen = [self.session, self.methods, self.baselines, self.world, self.last, self.backward, self.color]
-        self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUICK)
-        self.stop.click(self.halt, None, None, queue=False, **QUICK)
+        self.go.click(self.run, chosen, [*work, *made], concurrency_limit=1, **QUIET_EVENT)
+        self.stop.click(self.halt, None, None, queue=False, **QUIET_EVENT)
         wanted = [self.results, self.shown_method, self.timeline, self.color]
         changes = [self.shown_method.input, self.timeline.change, self.color.input]
-        gr.on(changes, self.show_tracks, wanted, self.still, trigger_mode="always_last", **QUICK)
-        self.color.input(self.show_video, [self.results, self.color], self.video, **QUICK)
+        gr.on(changes, self.show_tracks, wanted, self.still, trigger_mode="always_last", **QUIET_EVENT)
+        self.color.input(self.show_video, [self.results, self.color], self.video, **QUIET_EVENT)
         right = [self.session, self.frame, self.legend, self.number, self.slider, self.fix]
-        self.still.select(self.correct, [self.session, *wanted[:3]], right, trigger_mode="multiple", **QUICK)
+        self.still.select(self.correct, [self.session, *wanted[:3]], right, trigger_mode="multiple", **QUIET_EVENT)
         question = [self.session, self.number, self.target, self.method, self.world]
         triggers = [self.ask.click, self.number.input, self.target.release, self.method.input]
-        gr.on(triggers, self.why, question, self.panel, trigger_mode="always_last", concurrency_limit=1, **PRIVATE)
+        gr.on(
+            triggers, self.why, question, self.panel, trigger_mode="always_last", concurrency_limit=1, **PRIVATE_EVENT
+        )
 
     def offer(self) -> tuple[Any, ...]:
         """What can run here, looked up whenever the page is opened."""
@@ -171,8 +173,8 @@ class Page(PageLayout):
             gr.Slider(maximum=end, value=end),
             gr.Slider(maximum=end, value=min(end, max(1, end // 2))),
         )
-        no_results = (None, gr.Column(visible=False), None, None, "", "", FIX, "1x")
-        return (*self.shown(session, 0), *sliders, about, ASK, *no_results)
+        no_results = (None, gr.Column(visible=False), None, None, "", "", CORRECTION_HINT, "1x")
+        return (*self.shown(session, 0), *sliders, about, EMPTY_PANEL, *no_results)
 
     def shown(self, session: Session, frame: int) -> tuple[Any, ...]:
         """Everything that depends on the points."""
@@ -287,7 +289,7 @@ class Page(PageLayout):
             self.show_tracks(results, methods[0], end, color),
             self.show_video(results, color),
             links(files),
-            FIX,
+            CORRECTION_HINT,
         )
 
     def show_tracks(self, results: Results | None, method: str, frame: Any, color: str) -> Any:

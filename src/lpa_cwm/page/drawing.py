@@ -33,7 +33,7 @@ PALETTE: tuple[Color, ...] = (
     (167, 119, 255), (255, 159, 243), (120, 245, 245), (255, 179, 71), (190, 235, 60),
 )  # fmt: skip
 """Colors that stay apart on most footage."""
-RAMP = (
+HEAT_COLORS = (
     (0.0, (40, 12, 92)),
     (0.35, (151, 38, 128)),
     (0.65, (238, 92, 66)),
@@ -43,15 +43,15 @@ RAMP = (
 """Colors of a heat map, from zero to the maximum."""
 DIMMED = 0.6
 """Brightness of the frame under a heat map."""
-SPOT = 5
+MIN_SPOT = 5
 """Side in pixels of the smallest spot in a heat map."""
-CONFIDENCE: tuple[Color, Color, Color] = ((239, 68, 68), (250, 204, 21), (34, 197, 94))
+CONFIDENCE_COLORS: tuple[Color, Color, Color] = ((239, 68, 68), (250, 204, 21), (34, 197, 94))
 """Colors of confidence 0, 0.5 and 1."""
 MAX_SIDE = 1920
 """Largest width and height of a video with several panels, in pixels."""
 TITLE_HEIGHT, GAP = 34, 8
 """Height of a panel's title and gap between panels, in pixels."""
-BEHIND: Color = (27, 30, 41)
+PANEL_BACKGROUND: Color = (27, 30, 41)
 """Color of titles' background and of gaps: quiet on a light and on a dark page."""
 
 
@@ -119,7 +119,7 @@ def draw_results(clip: Clip, tracks: Tracks, points: Sequence[Point], frame: int
 
 def confidence_color(value: float) -> Color:
     """Red at 0, yellow at 0.5, green at 1."""
-    low, middle, high = CONFIDENCE
+    low, middle, high = CONFIDENCE_COLORS
     first, second, share = (low, middle, 2 * value) if value < 0.5 else (middle, high, 2 * value - 1)
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return red, green, blue
@@ -155,7 +155,7 @@ def panel_columns(count: int, width: float, height: float) -> int:
 
 def title_panel(picture: Image.Image, title: str, size: tuple[int, int]) -> Image.Image:
     """A picture of some size below its title."""
-    panel = Image.new("RGB", (size[0], size[1] + TITLE_HEIGHT), BEHIND)
+    panel = Image.new("RGB", (size[0], size[1] + TITLE_HEIGHT), PANEL_BACKGROUND)
     ImageDraw.Draw(panel).text((8, TITLE_HEIGHT / 2), title, fill=WHITE, font=ImageFont.load_default(22), anchor="lm")
     panel.paste(picture.resize(size), (0, TITLE_HEIGHT))
     return panel
@@ -165,7 +165,7 @@ def join_panels(panels: Sequence[Image.Image], columns: int) -> Image.Image:
     """Pictures of one size in rows."""
     width, height = panels[0].size
     rows = math.ceil(len(panels) / columns)
-    whole = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), BEHIND)
+    whole = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), PANEL_BACKGROUND)
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         whole.paste(panel, (column * (width + GAP), row * (height + GAP)))
@@ -173,10 +173,10 @@ def join_panels(panels: Sequence[Image.Image], columns: int) -> Image.Image:
 
 
 def heat_map(share: Float[Tensor, "h w"], under: Float[Tensor, "3 h w"]) -> Image.Image:
-    """Values in [0, 1] over a dimmed gray frame; spots are dilated to at least `SPOT` pixels."""
-    values = F.max_pool2d(share.clamp(0, 1)[None, None], SPOT, 1, SPOT // 2)[0, 0].cpu().numpy()
-    levels = [level for level, _ in RAMP]
-    color = np.stack([np.interp(values, levels, [shade[c] for _, shade in RAMP]) for c in range(3)], axis=-1)
+    """Values in [0, 1] over a dimmed gray frame; spots are dilated to at least `MIN_SPOT` pixels."""
+    values = F.max_pool2d(share.clamp(0, 1)[None, None], MIN_SPOT, 1, MIN_SPOT // 2)[0, 0].cpu().numpy()
+    levels = [level for level, _ in HEAT_COLORS]
+    color = np.stack([np.interp(values, levels, [shade[c] for _, shade in HEAT_COLORS]) for c in range(3)], axis=-1)
     gray = 255 * DIMMED * under.mean(0).clamp(0, 1).cpu().numpy()[..., None]
     opaque = np.clip(values * 2.2, 0, 1)[..., None]
     return Image.fromarray((opaque * color + (1 - opaque) * gray).astype(np.uint8))

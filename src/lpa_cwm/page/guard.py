@@ -27,7 +27,7 @@ from lpa_cwm.geometry import HW
 from lpa_cwm.io.video import LazyFrames, VideoFile, open_input
 from lpa_cwm.types import Clip, Frames
 
-KEPT_BYTES = 32 * 1024**2
+FRAME_CACHE_BYTES = 32 * 1024**2
 """Decoded frames that one tab keeps in memory."""
 
 
@@ -126,7 +126,7 @@ def open_checked(path: Path, limits: Limits) -> Clip:
     check_size(path.name, (height, width), len(video), limits)
     if len(video) < 2:
         raise InputError(f"{path.name} has one frame; tracking a point needs at least two; choose a video.")
-    kept = max(1, min(8, KEPT_BYTES // (3 * height * width)))
+    kept = max(1, min(8, FRAME_CACHE_BYTES // (3 * height * width)))
     return lock_clip(Clip(LazyFrames(len(video), video.decode, kept), path.stem, video.fps))
 
 
@@ -166,16 +166,16 @@ def probe_header(path: Path) -> tuple[HW, int]:
 logger = logging.getLogger(__name__)
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
-TUNNEL = ".gradio.live"
-KEPT = 600
+TUNNEL_SUFFIX = ".gradio.live"
+UPLOAD_LIFETIME = 600
 """Seconds after which Gradio removes an uploaded file."""
-MULTIPART = 100_000
+MULTIPART_OVERHEAD = 100_000
 """Bytes of an upload's request besides the file."""
 MAX_MESSAGE = 1_000_000
 """Bytes of any other request; clips and tracks of a tab stay on this side."""
-POSTED = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset|run/\w+)/?", re.ASCII)
+POST_PATHS = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset|run/\w+)/?", re.ASCII)
 """What the page's script posts to; Gradio also offers to convert recordings, call components, and edit the app."""
-UNUSED = re.compile(
+REFUSED_PATHS = re.compile(
     r"/(monitoring|gradio_api/(proxy=|deep_link|stream|custom_component|runs|run-history|vibe|profiling))"
 )
 """What Gradio offers to read beyond the page: other addresses, and links for which it stores files."""
@@ -197,14 +197,14 @@ class Hosts:
         name = name_of(host)
         if name is None:
             return False
-        if name in LOCAL or name == self.bound.strip("[]").lower() or (self.share and name.endswith(TUNNEL)):
+        if name in LOCAL or name == self.bound.strip("[]").lower() or (self.share and name.endswith(TUNNEL_SUFFIX)):
             return True
         return self.bound in ANY_ADDRESS and (is_address(name) or name in machine_names())
 
     def admit_origin(self, origin: str, host: str) -> bool:
         """Whether a request comes from the page itself; the tunnel passes requests on under another name."""
         site = urlsplit(origin).netloc.lower()
-        return site == host.lower() or (self.share and (name_of(site) or "").endswith(TUNNEL))
+        return site == host.lower() or (self.share and (name_of(site) or "").endswith(TUNNEL_SUFFIX))
 
 
 def name_of(host: str) -> str | None:
@@ -283,7 +283,7 @@ class Guard:
         if origin is not None and not self.hosts.admit_origin(origin, host):
             return PlainTextResponse("The page takes no requests from other sites.", 403)
         read_only = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if UNUSED.match(scope["path"]) or not (read_only or POSTED.fullmatch(scope["path"])):
+        if REFUSED_PATHS.match(scope["path"]) or not (read_only or POST_PATHS.fullmatch(scope["path"])):
             return PlainTextResponse("The page does not offer this.", 404)
         if read_only:
             return None
@@ -296,10 +296,10 @@ class Guard:
     def upload_refusal(self, length: str) -> PlainTextResponse | None:
         """Count an upload, or return why it is too much."""
         # Gradio limits each file; a request may hold a thousand of them.
-        if not is_length(length, self.limits.megabytes * 1024**2 + MULTIPART):
+        if not is_length(length, self.limits.megabytes * 1024**2 + MULTIPART_OVERHEAD):
             return PlainTextResponse(f"The page takes one video of up to {self.limits.megabytes} MB at a time.", 413)
         now = time.monotonic()
-        while self.uploads and now - self.uploads[0] > KEPT:
+        while self.uploads and now - self.uploads[0] > UPLOAD_LIFETIME:
             self.uploads.popleft()
         if len(self.uploads) >= self.limits.uploads:
             return PlainTextResponse("The page has taken too many videos; wait ten minutes.", 429)

@@ -19,20 +19,22 @@ from lpa_cwm.registry import GALLERY
 
 FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]
-HEAD = """<header><h1>LPA-CWM</h1><p>Click points on a frame and track them through the video.
+HEADER_HTML = """<header><h1>LPA-CWM</h1><p>Click points on a frame and track them through the video.
 A world model gives several candidate answers for every point; see which were believed, and why.</p></header>"""
-TIPS = """<p class="note">How they weigh the candidates:
+METHOD_TIPS = """<p class="note">How they weigh the candidates:
 <span class="tip" tabindex="0" data-tip="All candidates have the same weight.">Uniform</span>
 <span class="tip" tabindex="0" data-tip="Analytic: candidates that keep the appearance of the point and agree with \
 plausible images have more weight. Nothing is learned.">APA</span>
 <span class="tip" tabindex="0" data-tip="Learned: a small network, trained on simulated clips, weighs the candidates \
 together and judges whether the point is visible.">LPA</span></p>"""
-ASK = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
-SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
-CLICKS = {"point": "A point", "object": "An object"}
+EMPTY_PANEL = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
+CONFIDENCE_SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
+CLICK_MODES = {"point": "A point", "object": "An object"}
 """What a click on the frame adds."""
 ZOOMS = {"1x": 1, "2x": 2, "4x": 4}
-FIX = '<p class="note">A track is wrong? Click on it here, then click where it should be, and track again.</p>'
+CORRECTION_HINT = (
+    '<p class="note">A track is wrong? Click on it here, then click where it should be, and track again.</p>'
+)
 logger = logging.getLogger(__name__)
 
 
@@ -175,7 +177,7 @@ class PageLayout:
             self.undo = gr.Button("Undo", size="sm", min_width=64, elem_id="undo")
             self.clear = gr.Button("Clear", size="sm", min_width=64, elem_id="clear")
         with gr.Row(equal_height=True, elem_id="how"):
-            clicks = [(title, name) for name, title in CLICKS.items()]
+            clicks = [(title, name) for name, title in CLICK_MODES.items()]
             self.mode = gr.Radio(clicks, value="point", label="A click adds", elem_id="mode", scale=3)
             self.zoom = gr.Radio(list(ZOOMS), value="1x", label="Zoom on the last point", elem_id="zoom", scale=3)
         self.legend = gr.HTML(elem_id="legend")
@@ -190,7 +192,7 @@ class PageLayout:
         )  # fmt: skip
         self.about = gr.HTML(elem_id="about")
         self.methods = gr.CheckboxGroup(label="Adjudicators, side by side", elem_id="methods")
-        gr.HTML(TIPS, elem_id="tips")
+        gr.HTML(METHOD_TIPS, elem_id="tips")
         self.baselines = gr.Dropdown(
             label="Baselines to compare with", elem_id="baselines", multiselect=True, filterable=False
         )
@@ -209,7 +211,7 @@ class PageLayout:
             self.shown_method = gr.Radio([], label="Method", elem_id="shown-method", scale=4)
             choices = [(f"By {name}", name) for name in COLORS]
             self.color = gr.Radio(choices, value="track", label="Color", elem_id="color", scale=3)
-            gr.HTML(SCALE, elem_id="scale")
+            gr.HTML(CONFIDENCE_SCALE, elem_id="scale")
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=320):
                 self.still = gr.Image(
@@ -217,7 +219,7 @@ class PageLayout:
                     container=False,
                 )  # fmt: skip
                 self.timeline = gr.Slider(0, 1, 0, step=1, label="Frame", elem_id="timeline", buttons=[])
-                self.fix = gr.HTML(FIX, elem_id="fix")
+                self.fix = gr.HTML(CORRECTION_HINT, elem_id="fix")
             with gr.Column(scale=1, min_width=320):
                 self.video = gr.Video(
                     show_label=False, interactive=False, autoplay=True, loop=True, buttons=[], elem_id="video",
@@ -233,4 +235,4 @@ class PageLayout:
             self.target = gr.Slider(1, 2, 1, step=1, label="Target frame", elem_id="target", scale=4, buttons=[])
             self.method = gr.Radio([], label="Adjudicator", elem_id="method", scale=3)
             self.ask = gr.Button("Show why", variant="primary", elem_id="show", scale=1, min_width=120)
-        self.panel = gr.HTML(ASK, elem_id="panel")
+        self.panel = gr.HTML(EMPTY_PANEL, elem_id="panel")

@@ -22,7 +22,7 @@ MAX_POINTS = 64
 MAX_UNDO = 100
 GRID_SIDE, OBJECT_SIDE = 5, 5
 """Points a side of a grid over the frame, and of one over an object."""
-NEAR = 0.02
+SELECT_RADIUS = 0.02
 """A click this close to a point, in units of the frame's shorter side, selects the point."""
 
 
@@ -118,7 +118,7 @@ def add_points(session: Session, places: list[list[float]], frame: int, backward
 
 def is_near(clip: Clip, point: Point, x: float, y: float) -> bool:
     """Whether a click selects a point."""
-    return math.hypot(point.x - x, point.y - y) <= NEAR * min(clip.hw)
+    return math.hypot(point.x - x, point.y - y) <= SELECT_RADIUS * min(clip.hw)
 
 
 def correct_track(session: Session, results: Results, method: str, x: float, y: float, frame: int) -> Session:
@@ -128,7 +128,7 @@ def correct_track(session: Session, results: Results, method: str, x: float, y: 
         places = results.tracks[method].xy[:, frame]
         distance = (places - torch.tensor([x, y])).norm(dim=-1).nan_to_num(torch.inf)
         nearest = int(distance.argmin())
-        if not float(distance[nearest]) <= 3 * NEAR * min(session.clip.hw):
+        if not float(distance[nearest]) <= 3 * SELECT_RADIUS * min(session.clip.hw):
             raise InputError("There is no track at this place; click on a track to correct it.")
         return replace(session, chosen=track_points(results.points)[nearest].color)
     color = session.chosen
@@ -189,17 +189,17 @@ def queries(points: tuple[Point, ...]) -> Queries:
     return Queries(xy, frame, torch.tensor([colors.index(point.color) for point in points]))
 
 
-REACH = 0.3
+OBJECT_RADIUS = 0.3
 """Largest distance of an object's border from the click, in units of the frame's shorter side."""
-CORE = 0.02
+SEED_RADIUS = 0.02
 """Radius around the click that belongs to the object, in the same units."""
 WORKING_SIDE = 320
 """Longer side at which frames are segmented, in pixels."""
-ROUNDS = 4
+GRABCUT_ITERATIONS = 4
 
 
 def segment_object(frame: UInt8[Tensor, "3 h w"], x: float, y: float) -> Bool[Tensor, "h w"]:
-    """The connected foreground around a place; never farther than `REACH` from it."""
+    """The connected foreground around a place; never farther than `OBJECT_RADIUS` from it."""
     cv2 = require("cv2", extra="flow")
     pixels = rearrange(frame.cpu(), "c h w -> h w c").contiguous().numpy()
     shrink = min(1.0, WORKING_SIDE / max(pixels.shape[:2]))
@@ -208,14 +208,14 @@ def segment_object(frame: UInt8[Tensor, "3 h w"], x: float, y: float) -> Bool[Te
     side = min(height, width)
     rows, columns = np.meshgrid(axis_centers(0, height), axis_centers(0, width), indexing="ij")
     distance = np.hypot(columns - x * shrink, rows - y * shrink)
-    labels = np.where(distance <= REACH * side, cv2.GC_PR_FGD, cv2.GC_BGD).astype(np.uint8)
+    labels = np.where(distance <= OBJECT_RADIUS * side, cv2.GC_PR_FGD, cv2.GC_BGD).astype(np.uint8)
     # Without some probable background inside, the whole disc can stay foreground.
-    labels[(distance > REACH * side / 2) & (labels == cv2.GC_PR_FGD)] = cv2.GC_PR_BGD
-    core = distance <= max(1.5, CORE * side)
+    labels[(distance > OBJECT_RADIUS * side / 2) & (labels == cv2.GC_PR_FGD)] = cv2.GC_PR_BGD
+    core = distance <= max(1.5, SEED_RADIUS * side)
     labels[core] = cv2.GC_FGD
     models = np.zeros((1, 65)), np.zeros((1, 65))
     cv2.setRNGSeed(0)
-    cv2.grabCut(np.ascontiguousarray(small), labels, None, *models, ROUNDS, cv2.GC_INIT_WITH_MASK)
+    cv2.grabCut(np.ascontiguousarray(small), labels, None, *models, GRABCUT_ITERATIONS, cv2.GC_INIT_WITH_MASK)
     foreground = np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8)
     _, parts = cv2.connectedComponents(foreground)
     mask = np.isin(parts, np.unique(parts[core & (foreground == 1)])).astype(np.uint8)

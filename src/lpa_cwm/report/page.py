@@ -211,11 +211,11 @@ AXES = ("dca_avg", "coverage", "vis_ba", "lcc")
 """One measure for each dimension of CMC, as in the paper."""
 HERE = Path(__file__).parent
 WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
-WORST = 4
+WORST_VIDEOS = 4
 """Videos that are shown of each method."""
-FRAMES = 3
+FRAMES_PER_VIDEO = 3
 """Frames that are shown of each video."""
-SIDE = 512
+MAX_FRAME_SIDE = 512
 """Longer side of a shown frame, in pixels."""
 
 
@@ -399,7 +399,7 @@ def worst_section(scored: MethodSet, dataset: Dataset | None = None) -> str:
     return f"<h3>Worst videos</h3>{note}{''.join(parts)}"
 
 
-def worst_videos(scores: Scores, number: int = WORST) -> list[str]:
+def worst_videos(scores: Scores, number: int = WORST_VIDEOS) -> list[str]:
     """The videos with the lowest DCA, where it is defined."""
     known = {name: video["dca_avg"] for name, video in scores.videos.items() if video["dca_avg"] == video["dca_avg"]}
     return sorted(known, key=lambda name: known[name])[:number]
@@ -422,7 +422,7 @@ def video_frames(folder: Path, dataset: Dataset, video: str) -> Iterator[str]:
     tracks, frames = sample.truth.visible.shape
     prediction = read_prediction(path, tracks, frames)
     first = int(sample.queries.frame.min())
-    for frame in np.linspace(first, frames - 1, FRAMES + 1).round().astype(int)[1:].tolist():
+    for frame in np.linspace(first, frames - 1, FRAMES_PER_VIDEO + 1).round().astype(int)[1:].tolist():
         drawn = draw_truth_and_tracks(sample, prediction.xy[:, frame], prediction.visible[:, frame], frame, video)
         yield f"<figure>{drawn}<figcaption>frame {frame}</figcaption></figure>"
 
@@ -432,7 +432,7 @@ def draw_truth_and_tracks(
 ) -> str:
     """One frame with the tracks that are visible in truth after their query."""
     pixels = Image.fromarray(rearrange(sample.clip[frame], "c h w -> h w c").cpu().numpy())
-    scale = SIDE / max(pixels.size)
+    scale = MAX_FRAME_SIDE / max(pixels.size)
     shown = pixels.resize((max(round(pixels.width * scale), 1), max(round(pixels.height * scale), 1)))
     hw = shown.height, shown.width
     rows = ((sample.queries.frame < frame) & sample.truth.visible[:, frame]).numpy()

@@ -15,7 +15,7 @@ import numpy as np
 from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write
 from lpa_cwm.metrics import METRICS, THRESHOLDS, Estimate, Scores, curve, difference, load_scores, summarize
-from lpa_cwm.metrics.scores import SWEPT, estimates
+from lpa_cwm.metrics.scores import SWEEP_MEASURES, estimates
 from lpa_cwm.report.tables import (
     Cell,
     Column,
@@ -201,18 +201,18 @@ def visibility_sweep(scored: MethodSet) -> Iterator[Table]:
     """Measures at each threshold of visibility, for methods that give scores."""
     if not any(scores.thresholds for scores in scored.methods):
         return
-    columns = (Column("method", "Method"), Column("threshold", "visible from"), *map(metric_column, SWEPT))
+    columns = (Column("method", "Method"), Column("threshold", "visible from"), *map(metric_column, SWEEP_MEASURES))
     rows = [row for scores in scored.all_rows for row in _swept_rows(scored, scores)]
     note = "Visibility as given, then decided by the predictor's score; a video that shows nothing has no Acc. shown."
     yield Table("sweep", "Visibility threshold", columns, tuple(rows), note, folded=True)
 
 
 def _swept_rows(scored: MethodSet, scores: Scores) -> Iterator[Row]:
-    own = (estimate_cell(scored.estimates[scores.method][name], METRICS[name]) for name in SWEPT)
+    own = (estimate_cell(scored.estimates[scores.method][name], METRICS[name]) for name in SWEEP_MEASURES)
     yield Row((text_cell(scores.method), Cell("as given", float("nan")), *own), scores.reference)
     found = curve(scores)
     for place, level in enumerate(scores.thresholds if found else []):
-        cells = (value_cell(found[name][place], METRICS[name]) for name in SWEPT)
+        cells = (value_cell(found[name][place], METRICS[name]) for name in SWEEP_MEASURES)
         yield Row((text_cell(scores.method), Cell(f"{level:.4g}", level), *cells), scores.reference)
 
 

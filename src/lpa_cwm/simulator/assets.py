@@ -29,7 +29,7 @@ FramePoints = Float32[np.ndarray, "2 n"]
 Numbers = Float32[np.ndarray, "n"]
 Rows = Int[np.ndarray, "m"]
 
-ROUND = 40
+TURN_SEGMENTS = 40
 """Segments of a full turn."""
 
 
@@ -89,7 +89,7 @@ def lathe(rng: np.random.Generator) -> Solid:
     profile = np.concatenate(([0.0], radius, [0.0]))
     level = height * np.concatenate(([0.0], np.linspace(0, 1, 24), [1.0]))
     way = np.concatenate(([0.0], np.cumsum(np.hypot(np.diff(profile), np.diff(level)))))
-    _, along = unit_grid(len(profile), ROUND + 1)
+    _, along = unit_grid(len(profile), TURN_SEGMENTS + 1)
     angle = 2 * np.pi * along
     radial = profile[:, None] * np.stack((np.cos(angle), np.sin(angle)))
     points = np.stack((radial[0], radial[1], np.broadcast_to(level[:, None], angle.shape)), axis=-1)
@@ -100,7 +100,7 @@ def lathe(rng: np.random.Generator) -> Solid:
 def ring(rng: np.random.Generator) -> Solid:
     """A torus with a round or squarish section."""
     thick, photo_crop = rng.uniform(0.1, 0.22), rng.uniform(1, 3)
-    down, along = unit_grid(17, ROUND + 1)
+    down, along = unit_grid(17, TURN_SEGMENTS + 1)
     section, angle = 2 * np.pi * down, 2 * np.pi * along
     # Rounding removes the noise of values that should be zero, which the root would amplify.
     waves = (np.cos(section).round(9), np.sin(section).round(9))
@@ -132,7 +132,7 @@ def extruded(rng: np.random.Generator) -> Solid:
 
 def pebble(rng: np.random.Generator) -> Solid:
     """A superellipsoid with bumps."""
-    down, along = unit_grid(25, ROUND + 1)
+    down, along = unit_grid(25, TURN_SEGMENTS + 1)
     tilt, angle = np.pi * (down - 0.5), 2 * np.pi * along
     ball = np.stack((np.cos(tilt) * np.cos(angle), np.cos(tilt) * np.sin(angle), np.sin(tilt)), axis=-1)
     power = rng.uniform(2, 6)
@@ -247,7 +247,7 @@ class Mesh:
         return scene
 
 
-SKIN = 256
+TEXTURE_SIDE = 256
 SCAN = "expected an .npz archive with vertices, faces, uv, texture (JPEG bytes) and hull: remove it or replace it"
 MAX_SCAN = 64 << 20
 """Bytes of the arrays of a scanned object."""
@@ -267,7 +267,9 @@ def load_scan(path: Path) -> Mesh:
         check_array(store["texture"], (None,), "u", "`texture`")
         check_array(store["hull"], (None, 3), "f", "`hull`")
         check_surface(store["vertices"], store["faces"], store["uv"], store["hull"])
-        picture = Image.fromarray(read_rgb(store["texture"].tobytes(), f"The texture of {path}")).resize((SKIN, SKIN))
+        picture = Image.fromarray(read_rgb(store["texture"].tobytes(), f"The texture of {path}")).resize(
+            (TEXTURE_SIDE, TEXTURE_SIDE)
+        )
         solid = Solid(store["vertices"], store["faces"], store["uv"])
         return Mesh.of(path.stem, solid, Texture.of(to_linear(np.asarray(picture))), store["hull"])
 
@@ -349,7 +351,7 @@ class Assets:
         """A scanned object, or a procedural shape textured with a photograph."""
         if self.objects and rng.random() >= self.shapes:
             return load_scan(self.objects[int(rng.integers(len(self.objects)))])
-        skin = photo_crop(self.photographs.draw(rng), rng, SKIN)
+        skin = photo_crop(self.photographs.draw(rng), rng, TEXTURE_SIDE)
         return Mesh.of("invented", random_solid(rng), Texture.of(skin))
 
     def sky(self, rng: np.random.Generator) -> Texture:

@@ -85,7 +85,7 @@ UP = np.array([[0], [0], [1]], dtype=np.float32)
 GROUND_TOLERANCE = 3e-3
 TILE_ROTATION = np.array([[0.6, -0.8], [0.8, 0.6]], dtype=np.float32)
 TILE_SCALE = 0.37
-SLANT, LENS = 0.75, 0.25
+SLANT_EXPONENT, LEVEL_BIAS = 0.75, 0.25
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class ShadingPoint:
 
         On a slanted surface a pixel covers more texels along the slant than across it; the level is in between.
         """
-        covered = self.footprint / np.maximum(self.slant, np.float32(0.02)) ** np.float32(SLANT)
-        return np.log2(covered * np.asarray(texels, dtype=np.float32) + np.float32(1e-6)) + np.float32(LENS)
+        covered = self.footprint / np.maximum(self.slant, np.float32(0.02)) ** np.float32(SLANT_EXPONENT)
+        return np.log2(covered * np.asarray(texels, dtype=np.float32) + np.float32(1e-6)) + np.float32(LEVEL_BIAS)
 
 
 @runtime_checkable

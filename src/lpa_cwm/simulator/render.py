@@ -13,7 +13,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import HALF_PIXEL, axis_centers
 from lpa_cwm.simulator.assets import FramePoints, Numbers, Points, Rows, dot, scatter_columns
 from lpa_cwm.simulator.environment import ShadingPoint
-from lpa_cwm.simulator.scene import NEAR, SimulatedScene, focal_of, pixel_rays, project
+from lpa_cwm.simulator.scene import NEAR_PLANE, SimulatedScene, focal_of, pixel_rays, project
 from lpa_cwm.simulator.texture import Color, to_srgb
 
 DEPTH_TOLERANCE = 1e-4
@@ -76,7 +76,7 @@ class BodyProjection:
         low, high = np.full((2, len(scene.meshes), 2), -np.inf, dtype=np.float32)
         for number, mesh in enumerate(scene.meshes):
             own = camera.to_local(bodies[number].to_world(mesh.corners, float(scene.scale[number])))
-            if own[2].max() < -NEAR:
+            if own[2].max() < -NEAR_PLANE:
                 frame = project(own, size)
                 low[number], high[number] = frame.min(1) - HALF_PIXEL, frame.max(1) + HALF_PIXEL
             elif own[2].min() < 0:

@@ -21,7 +21,7 @@ from lpa_cwm.simulator.texture import Texture
 Range = tuple[float, float]
 FOCAL, SENSOR = 35.0, 32.0
 """Focal length and sensor width of the MOVi camera, in millimeters."""
-NEAR = 0.05
+NEAR_PLANE = 0.05
 """Near clipping distance."""
 FLIP = np.array([[1], [-1]], dtype=np.float32)
 """y points down in the frame and up in the camera."""
@@ -154,7 +154,7 @@ def pixel_rays(xy: FramePoints, size: int) -> Points:
 def project(point: Points, size: int) -> FramePoints:
     """Pinhole projection of points in camera coordinates; NaN for points behind the near plane."""
     scale = np.full(point.shape[1], np.nan, dtype=np.float32)
-    np.divide(np.float32(-focal_of(size)), point[2], out=scale, where=point[2] < -NEAR)
+    np.divide(np.float32(-focal_of(size)), point[2], out=scale, where=point[2] < -NEAR_PLANE)
     return point[:2] * scale * FLIP + np.float32(size / 2)
 
 
