@@ -9,19 +9,19 @@ settings.load_profile("lpa-cwm")
 
 
 LONGEST = [
-    "baselines_workers",
+    "worker",
     "track_command",
-    "demo",
+    "page",
     "lpa_training",
     "page_security",
     "ablate",
     "cli",
     "docs",
     "predict",
-    "unpickle",
+    "safe_load",
     "examples",
     "durability",
-    "baselines_fetch",
+    "download",
     "reproduction",
     "python_api",
     "features",

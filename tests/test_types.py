@@ -40,7 +40,7 @@ def test_other_formats_are_refused_and_nothing_is_written(tracks, tmp_path):
 
 
 def test_overlay_marks_visible_points_only_where_they_are():
-    clip = Clip(torch.full((2, 3, 480, 500), 128, dtype=torch.uint8), "grey")
+    clip = Clip(torch.full((2, 3, 480, 500), 128, dtype=torch.uint8), "gray")
     xy = torch.tensor([[[100.5, 50.5], [200.5, 300.5]]])
     frames = list(Tracks(xy, torch.ones(1, 2, dtype=torch.bool)).overlay(clip))
     assert [frame.shape for frame in frames] == [(3, 480, 500)] * 2
@@ -49,7 +49,7 @@ def test_overlay_marks_visible_points_only_where_they_are():
     assert (frames[1][:, 300, 200] != 128).any()
 
 
-def test_a_grid_is_centred_in_equal_cells():
+def test_a_grid_is_centered_in_equal_cells():
     queries = Grid(2, frame=3).on((100, 200))
     assert queries.xy.tolist() == [[50, 25], [150, 25], [50, 75], [150, 75]]
     assert queries.frame.tolist() == [3] * 4
