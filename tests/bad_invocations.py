@@ -33,7 +33,7 @@ BAD_INVOCATIONS = [
     ("track --out a.txt", "must end in"),
     ("track --save here/t.csv", "is a file, not a folder"),
     ("page --port 70000", "from 1 to 65535"),
-    ("data cache d --out c --gaps 5 2", "fewest <= most"),
+    ("data cache d --out c --gaps 5 2", "1 <= MIN <= MAX"),
     ("data cache d --out c --world nonsense", "not a known world model"),
     ("data simulate --out s --shard 3/2", "1 <= I <= N"),
     ("data fetch nonsense", "not a known download"),

@@ -31,7 +31,7 @@ class InterruptedTracking(KeyboardInterrupt):
 
 
 def name_hint(given: str, known: Sequence[str]) -> str:
-    """What to say of a name that is not known: the most similar one, if there is one, and all."""
+    """The end of an error message about an unknown name: the most similar name, if any, and all names."""
     near = get_close_matches(given, known, 1)
     meant = f"did you mean {near[0]}? Choose" if near else "choose"
     return f"{meant} one of {', '.join(known)}"

@@ -48,7 +48,7 @@ def sampling_step(hw: HW) -> float:
 
 
 def evidence(result: PairResult) -> Float[Tensor, "n e"]:
-    """Logarithms of `EVIDENCE`; unknown values count as the least."""
+    """Logarithms of `EVIDENCE`; unknown values count as `MIN_EVIDENCE`."""
     values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
     return values.nan_to_num(MIN_EVIDENCE).clamp(min=MIN_EVIDENCE).log()
 
@@ -101,7 +101,7 @@ class FrameEstimate:
         return cls(place, hidden, strength, support, spread, confidence, evidence)
 
     def put(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
-        """Enter the results of some tracks, and decide what is visible.
+        """Store the results of some tracks, and decide which are visible.
 
         Args:
             rows: Numbers of the tracks.
@@ -128,14 +128,14 @@ class FrameEstimate:
 class EstimateTable:
     """The estimates of consecutive frames; later ones may have more tracks.
 
-    They are copied into a few large tensors: small ones that outlive a frame would keep the allocator from giving back
-    the large temporaries between which they lie, and memory would grow with the clip.
+    They are copied into a few large tensors. Small tensors that outlive a frame would fragment the heap, and memory
+    would grow with the clip.
     """
 
     frames: int = 0
     """Frames that were appended."""
     tracks: int = 0
-    """Tracks of the last one."""
+    """Tracks of the last frame."""
     columns: dict[str, Shaped[Tensor, "room tracks *e"]] = field(default_factory=dict)
     """For each field of an estimate its values, with room for further frames."""
 

@@ -82,7 +82,7 @@ class Explanation:
 def explain(
     tracker: CwmTracker, clip: Clip, query: Queries, target: int, observed: ObservedPair | None = None
 ) -> Explanation:
-    """Track one query to one target and keep every step; `observed` is what an earlier call made of the direct pair.
+    """Track one query to one target and keep every step.
 
     With gaps, the point is tracked through all frames before the target, because its candidates start there.
 

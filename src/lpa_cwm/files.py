@@ -70,7 +70,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _temporary(path: Path) -> Path:
-    """Make an empty file beside a path, hidden, with the same suffix and a name that tells who writes it."""
+    """Make an empty hidden file beside a path, with the same suffix and a name that identifies the writing process."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=path.suffix)
     os.close(descriptor)
     return Path(name)
@@ -93,7 +93,7 @@ def _prepare(folder: Path) -> None:
 def atomic_write(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path with the same suffix; rename it to `path` on success, remove it on failure.
 
-    File and folder are synced to the disk, so that also after a loss of power the path holds all of it or is as before.
+    File and folder are synced to the disk: after a loss of power the path has the whole new content or the old one.
     """
     path = Path(path)
     _prepare(path.parent)
@@ -170,7 +170,7 @@ def pin_settings(path: Path, settings: dict[str, Any], notes: dict[str, Any] | N
     """
     # JSON has no infinity: readers refuse it.
     settings = json.loads(json.dumps(settings), parse_constant=str)
-    # Also where every file is there already and nothing will be written.
+    # Even if all files exist already and nothing will be written.
     _prepare(path.parent)
     if _create(path, json.dumps({**settings, **(notes or {})}, indent=1)):
         return

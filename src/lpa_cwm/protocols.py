@@ -1,4 +1,4 @@
-"""The protocols: any object with these methods can be used; and the four methods of a world model from a predictor."""
+"""Protocols of the exchangeable parts, and `PerturbedPredictor`, a world model from any predictor."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -188,14 +188,14 @@ class PerturbedPredictor:
 
 @runtime_checkable
 class PartialWorldModel(WorldModel, Protocol):
-    """A world model that leaves out what will not be asked."""
+    """A world model that can restrict its work to the given masks and points."""
 
     def observe_shown(self, source: Any, target: Any, hidden: Bool[Tensor, "m p"]) -> Any:
-        """`observe`, if the scene is imagined only under these masks, or some of them."""
+        """`observe` for a scene that is imagined under these masks or some of them only."""
         ...
 
     def imagine_near(self, scene: Any, hidden: Bool[Tensor, "m p"], xy: Float[Tensor, "n 2"]) -> Any:
-        """`imagine`, if only these points of the source are perturbed."""
+        """`imagine` for a scene in which only these points of the source are perturbed."""
         ...
 
 

@@ -22,7 +22,7 @@ LPA_FILE = "lpa.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A part that is known by name."""
+    """One part of the registry."""
 
     load: Callable[..., Any]
     weights: tuple[str, ...] = ()

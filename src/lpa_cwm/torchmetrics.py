@@ -9,8 +9,8 @@ metrics.update(xy, visible, truth_xy, truth_visible, query_frame)
 metrics.compute()["dca_avg"]
 ```
 
-Points are in pixels of the 256 x 256 raster, as everywhere in `lpa_cwm.metrics`. Videos weigh alike, also over several
-processes; one on which a measure is undefined is left out of its mean.
+Points are in pixels of the 256 x 256 raster, as everywhere in `lpa_cwm.metrics`. All videos have the same weight, also
+over several processes. A video on which a measure is undefined is left out of its mean.
 """
 
 from collections.abc import Callable

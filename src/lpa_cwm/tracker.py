@@ -1,6 +1,6 @@
 """Trackers of whole clips: ours with any number of adjudicators, and any tracker in both directions, with corrections.
 
-An interrupt keeps the frames that are done.
+After an interrupt the finished frames are kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

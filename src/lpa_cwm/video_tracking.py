@@ -1,4 +1,4 @@
-"""Videos and streams of users: `track` for Python, points as users give them, files that are written, and costs.
+"""Tracking of video files and streams: `track`, points from options, output files, and cost estimates.
 
 A stream is tracked while its frames arrive; memory holds the estimates, not the frames.
 """

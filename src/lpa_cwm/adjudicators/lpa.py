@@ -46,8 +46,8 @@ def encode(encoder: nn.Module, crops: Float[Tensor, "n m c h w"]) -> Float[Tenso
 class LPA(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", license="apache-2.0"):
     """The network of the paper's appendix, 3,000,257 parameters; `interaction` and `visual` are its ablations.
 
-    The paper has no `visibility_head`: 33,537 further parameters that predict whether the point is visible. Nor has it
-    `path`: 1,536 parameters that add to a token what its candidate knows of its path through time.
+    Two branches are not in the paper. `visibility_head` (33,537 parameters) predicts whether the point is visible.
+    `path` (1,536 parameters) adds the statistics of a candidate's path through time to its token.
 
     Args:
         interaction: Whether candidates attend to each other.

@@ -76,7 +76,7 @@ class RangeMapOcclusion:
     """Range-map occlusion (Wang et al. 2018), used by SMURF: pixels that the backward flow never reaches are hidden."""
 
     limit: float = 0.5
-    """Least occlusion of a hidden point."""
+    """Minimum occlusion of a hidden point."""
 
     def __call__(
         self,

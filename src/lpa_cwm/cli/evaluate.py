@@ -91,9 +91,9 @@ class Score(JsonOption):
     name: Text | None = None
     """Name of the row in tables; by default the run's method, or the name of the folder."""
     motion: Pixels | None = None
-    """Least path of a dynamic track, in pixels of the 256 raster (L_motion); 4 unless given."""
+    """Minimum path length of a dynamic track, in pixels of the 256 raster (L_motion); 4 unless given."""
     coverage: Share | None = None
-    """Least coverage of a complete track, as a share of its visible frames (c); 0.8 unless given."""
+    """Minimum coverage of a complete track, as a share of its visible frames (c); 0.8 unless given."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the data set that another program's predictions are for; our runs record theirs."""
 
@@ -352,7 +352,7 @@ class EvaluateWorld(JsonOption):
     frame_pairs: tuple[FramePair, ...] = ((0, 8),)
     """Source and target frames of annotated videos."""
     min_motion: Pixels = 4.0
-    """Least motion of annotated points, in pixels of the 256 raster; 0 keeps all."""
+    """Minimum motion of annotated points, in pixels of the 256 raster; 0 keeps all."""
     selection: DataOptions = field(default_factory=DataOptions)
     """The part of the annotated videos that is used."""
     sources: SourceOptions = field(default_factory=SourceOptions)

@@ -173,7 +173,7 @@ def parse_gaps(least: str, most: str) -> tuple[int, int]:
     """Minimum and maximum number of frames between source and target."""
     given = [int(text) if INTEGER.fullmatch(text) else 0 for text in (least, most)]
     if not 1 <= given[0] <= given[1] <= 100_000:
-        raise ValueError("expected two whole numbers, 1 <= fewest <= most")
+        raise ValueError("expected two whole numbers, 1 <= MIN <= MAX")
     return given[0], given[1]
 
 

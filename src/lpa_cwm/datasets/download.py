@@ -170,7 +170,7 @@ class FromUrl:
 
     address: str
     hashes: dict[str, str | None]
-    """SHA-256 by file name; None if the publisher gives none: then the first download's is recorded."""
+    """SHA-256 by file name; None if none is published: then that of the first download is recorded."""
 
     def fetch(self, folder: Path) -> None:
         """Download the missing files."""

@@ -26,7 +26,7 @@ from lpa_cwm.protocols import Dataset
 from lpa_cwm.types import Sample
 
 MIN_POINTS = 4
-"""Least number of points for a conclusion."""
+"""Minimum number of points for a conclusion."""
 MAX_QUERY_ERROR = 1.0
 """Median distance in pixels up to which predictions meet the query points under a convention."""
 OFFSET_TOLERANCE = 0.05

@@ -293,7 +293,7 @@ class EvaluationSets:
     frame_pairs: tuple[tuple[int, int], ...] = ((0, 8),)
     """Source and target frames of annotated videos."""
     min_motion: float = 4.0
-    """Least motion of annotated points, in pixels of the 256 raster."""
+    """Minimum motion of annotated points, in pixels of the 256 raster."""
     selection: Selection = field(default_factory=Selection)
     """The part of the annotated videos that is used."""
 

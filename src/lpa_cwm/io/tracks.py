@@ -29,7 +29,7 @@ MAX_LINE = 10_000
 MAX_CELLS = 100_000_000
 """Largest product of tracks and frames of a file that is read."""
 CELLS_PER_ROW = 1000
-"""Most cells for each row of a table: most frames of a track may be missing, but not nearly all."""
+"""Maximum number of cells per row of a table: most frames of a track may be missing, but not nearly all."""
 MAX_NUMBER = 1_000_000_000
 """Numbers of tracks and frames are smaller than this."""
 SCORER = "lpa-cwm"
@@ -38,7 +38,7 @@ SCORER = "lpa-cwm"
 
 @dataclass(frozen=True, slots=True)
 class TrackSource:
-    """The video that tracks are of, and the numbers of its frames and tracks, as far as they are known."""
+    """What a file says about the video of the tracks: frame numbers, rate, size, name, and the user's track numbers."""
 
     frames: Sequence[int] | None = None
     fps: float | None = None
@@ -237,7 +237,7 @@ READERS: dict[str, Callable[[Path], Tracks]] = {".npz": _from_npz, ".csv": _from
 
 
 def to_pandas(tracks: Tracks, source: TrackSource | None = None) -> Any:
-    """The rows of `table` as a data frame."""
+    """The rows of `to_rows` as a data frame."""
     try:
         import pandas
     except ImportError as error:
@@ -404,4 +404,4 @@ FORMS: dict[tuple[str, str], Callable[[Tracks, Path, TrackSource], None]] = {
     ("deeplabcut", ".csv"): write_deeplabcut_csv,
     ("deeplabcut", ".h5"): write_deeplabcut_h5,
 }
-"""Formats that a suffix does not tell."""
+"""Formats that the suffix alone does not determine."""

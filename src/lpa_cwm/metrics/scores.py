@@ -105,7 +105,7 @@ def measure(
 
 
 def sweep_thresholds(scores: Iterable[ArrayLike], levels: int = 21) -> list[float]:
-    """Thresholds spaced by the share of points they hide, from none to nearly all, videos weighing alike."""
+    """Thresholds spaced by the share of points they hide, from none to nearly all; all videos have the same weight."""
     finite = (flat[np.isfinite(flat)] for flat in map(np.ravel, scores))
     quantiles = [np.quantile(one, np.linspace(0, 1, 101), method="nearest") for one in finite if one.size]
     if not quantiles:

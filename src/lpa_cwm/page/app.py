@@ -309,7 +309,7 @@ class Page(PageLayout):
     def why(self, session: Session | None, number: Any, target: Any, method: str, world: str) -> Iterator[str]:
         """The first pass at once; then, if there is one, the re-evaluation.
 
-        Through time both need all frames up to the target, so that the first pass would not be there any earlier.
+        With temporal tracking both need all frames up to the target, so the first pass would not appear earlier.
         """
         with sentences():
             known = present(session)

@@ -145,7 +145,7 @@ POINTS = 600
 TRACK_ERROR = 1.5
 """Largest error of a round trip through the whole clip, in pixels."""
 MIN_TRACKS, MIN_FRAMES = 16, 8
-"""Least number of tracks of a clip, if possible; least number of frames in which a track stays in the frame."""
+"""Minimum number of tracks of a clip, if possible; minimum number of frames that a track stays in the picture."""
 OCCLUDERS = (1, 3)
 """Minimum and maximum number of occluders of a clip."""
 SIDES = (0.15, 0.6)

@@ -193,7 +193,7 @@ class RolloutRecorder:
     adjudicator: Adjudicator
     config: TrackerConfig
     queries: int = 8
-    """Most points per clip; half of them, where there are, become hidden on the way."""
+    """Maximum number of points per clip; if possible, half of them become hidden on the way."""
     stride: int = 3
     """Frames between recorded target frames."""
 

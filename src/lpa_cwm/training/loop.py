@@ -127,7 +127,7 @@ class TrainingLoop(Generic[NetworkT]):
     optimizer: torch.optim.Optimizer
     out: Path
     settings: dict[str, Any]
-    """What must be the same when a training is resumed."""
+    """Settings that must be equal when a training is resumed."""
     steps: int
     save_every: int
     rate_factor: Callable[[int], float]

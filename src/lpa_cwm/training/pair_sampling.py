@@ -175,9 +175,9 @@ class TrackPairSampler:
     gaps: tuple[int, int] = (1, 12)
     """Bounds of the number of frames between source and target; tracking is direct from the query's frame too."""
     occluded: int = 0
-    """Most further points per pair that are occluded in the target: for these no candidate is right."""
+    """Maximum number of further points per pair that are occluded in the target; no candidate is right for these."""
     motion: float = 0.5
-    """Least motion in pixels of the 256 x 256 raster."""
+    """Minimum motion in pixels of the 256 x 256 raster."""
 
     def pairs_of(self, video: int) -> Iterator[Correspondence]:
         """Keyed pairs of one video; pairs without a point are left out."""
