@@ -146,7 +146,7 @@ API = re.findall(
 )
 WITHOUT_EXAMPLE = {
     "lpa_cwm.io.visualization.save_rerun": "needs an optional package",
-    "lpa_cwm.tracker.FrameEstimate": "made by trackers",
+    "lpa_cwm.estimates.FrameEstimate": "made by trackers",
     "lpa_cwm.tracker.TrackedClip": "made by `track_clip`",
     "lpa_cwm.explain.Explanation": "made by `explain`",
     "lpa_cwm.types.Pair": "made by trackers",
