@@ -119,14 +119,7 @@ def _point(row: Any, number: int, default: int) -> GivenPoint:
 
 def spaced_grid(hw: HW, spacing: float, frame: int = 0) -> Queries:
     """A grid of points at a distance in pixels, centered in the frame."""
-    axes = []
-    for side in hw:
-        count = max(1, int(side // spacing))
-        axes.append((side - (count - 1) * spacing) / 2 + spacing * torch.arange(count))
-    if len(axes[0]) * len(axes[1]) > MAX_POINTS:
-        raise InputError(f"A grid every {spacing:g} px has more than {MAX_POINTS} points; give a wider --spacing.")
-    y, x = torch.meshgrid(*axes, indexing="ij")
-    xy = torch.stack([x, y], -1).reshape(-1, 2).float()
+    xy = _grid((0, hw[1]), (0, hw[0]), spacing=spacing)
     return Queries(xy, torch.full((len(xy),), frame))
 
 
@@ -235,11 +228,8 @@ def _array_mask(path: Path) -> Bool[np.ndarray, "h w"]:
 def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | None = None) -> Queries:
     """A grid over the bounding box of a region, by the number of points a side or by distance; only points on it."""
     rows, columns = region.any(1).nonzero()[:, 0], region.any(0).nonzero()[:, 0]
-    spans = [(int(some[0]), int(some[-1]) + 1) for some in (rows, columns)]
-    y, x = (_axis(first, end, side, spacing) for first, end in spans)
-    if len(y) * len(x) > MAX_POINTS:
-        raise InputError(f"A grid every {spacing:g} px has more than {MAX_POINTS} points; give a wider --spacing.")
-    xy = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).reshape(-1, 2)
+    x, y = ((int(some[0]), int(some[-1]) + 1) for some in (columns, rows))
+    xy = _grid(x, y, side, spacing)
     column, row = xy.long().unbind(-1)
     xy = xy[region[row, column]]
     if not len(xy):
@@ -247,6 +237,14 @@ def points_on(region: Region, frame: int, *, side: int = 8, spacing: float | Non
         pixels = center_of(region.nonzero().flip(1))
         xy = pixels[(pixels - pixels.mean(0)).norm(dim=1).argmin()][None]
     return Queries(xy, torch.full((len(xy),), frame))
+
+
+def _grid(x: tuple[int, int], y: tuple[int, int], side: int = 8, spacing: float | None = None) -> Float[Tensor, "k 2"]:
+    """A grid over a box, by the number of points a side or by their distance."""
+    across, down = (_axis(*span, side, spacing) for span in (x, y))
+    if len(across) * len(down) > MAX_POINTS:
+        raise InputError(f"A grid every {spacing:g} px has more than {MAX_POINTS} points; give a wider --spacing.")
+    return torch.stack(torch.meshgrid(across, down, indexing="xy"), -1).reshape(-1, 2)
 
 
 def _axis(first: int, end: int, side: int, spacing: float | None) -> Float[Tensor, "k"]:

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Float32, Int16, Integer, UInt8, UInt16
 from torch import Tensor
 
-from lpa_cwm.datasets.movif import RecordFile, masked_crc
+from lpa_cwm.datasets.movif import FLOW_LEVELS, RecordFile, masked_crc
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.jobs import Shard, progress
@@ -205,7 +205,6 @@ class SimulatedPairs:
 Form = Literal["movi", "tapvid"]
 Feature = Sequence[bytes] | np.ndarray
 """Byte strings, floating-point numbers or whole numbers."""
-FLOW_LEVELS = 65535
 
 
 @dataclass(frozen=True)

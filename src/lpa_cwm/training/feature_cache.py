@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, cast
 
 import torch
 from einops import rearrange, repeat
@@ -265,22 +265,8 @@ def rollout_job(path: Path, make_recorder: Callable[[], FeatureRecorder], adjudi
     return RolloutJob(load_dataset(path), make)
 
 
-@runtime_checkable
-class CacheJob(Protocol):
-    """Pieces of work that make the files of a cache."""
-
-    @property
-    def videos(self) -> Sequence[str]:
-        """Identities of the videos."""
-        ...
-
-    def setup(self) -> Callable[[int], CandidateSets | None]:
-        """A function that records the video of a number; None if there is nothing to record."""
-        ...
-
-
 def fill_cache(
-    job: CacheJob, out: Path, executor: Executor = run_local, shard: Shard | None = None
+    job: RecordingJob | RolloutJob, out: Path, executor: Executor = run_local, shard: Shard | None = None
 ) -> Iterator[tuple[Path, int]]:
     """Write the videos of a shard that are missing; yields each video's file and number of candidate sets."""
     videos = job.videos
