@@ -36,7 +36,7 @@ from lpa_cwm.page.drawing import (
     side_by_side,
 )
 from lpa_cwm.page.guard import Limits, accept_upload, first_frames, lock_clip
-from lpa_cwm.page.server import DemoServer, RunOptions, Stopped, check_address, check_world, cwm_tracker, run_methods
+from lpa_cwm.page.server import PageServer, RunOptions, Stopped, check_address, check_world, cwm_tracker, run_methods
 from lpa_cwm.page.session import (
     MAX_POINTS,
     MAX_UNDO,
@@ -180,7 +180,7 @@ def test_frames_without_end_are_refused_before_they_are_decoded(video, tmp_path,
 
 
 def test_a_refused_upload_leaves_the_former_one(video, tmp_path):
-    server = DemoServer(tmp_path / "server")
+    server = PageServer(tmp_path / "server")
     session = server.open_upload(video, "a")
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no")
@@ -197,7 +197,7 @@ def run_toy(points, methods=("uniform",), **settings):
 def test_a_run_is_the_trackers_own_and_is_reported(session):
     points = click_point(click_point(session, 30.0, 20.0, 0), 40.0, 30.0, 1).points
     heard = []
-    tracks = run_toy(points, ("uniform", "apa"), report=lambda *news: heard.append(news))
+    tracks = run_toy(points, ("uniform", "apa"), on_frame=lambda *news: heard.append(news))
     for method, found in tracks.items():
         direct = registry.load(method, "toy").track(CLIP, queries(points))
         assert torch.equal(found.xy.nan_to_num(), direct.xy.nan_to_num())
@@ -207,7 +207,7 @@ def test_a_run_is_the_trackers_own_and_is_reported(session):
 def test_baselines_run_beside_adjudicators_and_are_reported(session):
     points = click_point(session, 30.0, 20.0, 0).points
     heard = []
-    tracks = run_toy(points, ("uniform", "static"), report=lambda *news: heard.append(news))
+    tracks = run_toy(points, ("uniform", "static"), on_frame=lambda *news: heard.append(news))
     assert list(tracks) == ["uniform", "static"]
     assert (tracks["static"].xy == torch.tensor([30.0, 20.0])).all()
     assert {total for _, total in heard} == {4 + 4}
@@ -219,7 +219,7 @@ def test_baselines_run_beside_adjudicators_and_are_reported(session):
 def test_a_run_stops_when_told(session, tmp_path, method):
     if method == "dis":
         pytest.importorskip("cv2")
-    server, heard = DemoServer(tmp_path), []
+    server, heard = PageServer(tmp_path), []
 
     def report(*news):
         heard.append(news)
@@ -232,7 +232,7 @@ def test_a_run_stops_when_told(session, tmp_path, method):
 
 
 def test_a_new_clip_stops_the_run_on_the_former_one(session, tmp_path):
-    server = DemoServer(tmp_path)
+    server = PageServer(tmp_path)
     first = server.open_bundled("toy", "a")
 
     def report(*news):
@@ -245,7 +245,7 @@ def test_a_new_clip_stops_the_run_on_the_former_one(session, tmp_path):
 
 
 def test_the_oldest_tab_is_closed_beyond_the_limit(video, tmp_path):
-    server = DemoServer(tmp_path / "page", Limits(tabs=2))
+    server = PageServer(tmp_path / "page", Limits(tabs=2))
     first = server.open_upload(video, "a")
     for tab in "bc":
         server.open_bundled("toy", tab)
@@ -264,7 +264,7 @@ def test_a_run_needs_points_and_methods(points, methods, said):
 
 
 def test_downloads_hold_the_tracks_and_tabs_do_not_mix(session, tmp_path):
-    server = DemoServer(tmp_path)
+    server = PageServer(tmp_path)
     points = {"a": click_point(session, 30.0, 20.0, 0), "b": click_point(session, 50.0, 40.0, 1)}
     options = RunOptions(["uniform", "apa"], "toy", 2)
     files = {tab: server.run(one, options, tab, print)[1] for tab, one in points.items()}
@@ -281,7 +281,7 @@ def test_downloads_hold_the_tracks_and_tabs_do_not_mix(session, tmp_path):
 
 
 def test_a_second_run_has_new_addresses_and_removes_the_first(session, tmp_path):
-    server, one = DemoServer(tmp_path), click_point(session, 30.0, 20.0, 0)
+    server, one = PageServer(tmp_path), click_point(session, 30.0, 20.0, 0)
     first, second = (server.run(one, RunOptions(["uniform"], "toy", 1), "a", print)[1] for _ in range(2))
     assert first.videos["track"].name == second.videos["track"].name
     assert not first.videos["track"].exists()
@@ -458,7 +458,7 @@ import gradio
 from lpa_cwm.page import server as models
 from lpa_cwm.page.app import Page, present
 from lpa_cwm.page.layout import sentences
-from lpa_cwm.page.server import DemoServer
+from lpa_cwm.page.server import PageServer
 
 
 def shown(mistake):
@@ -469,7 +469,7 @@ def shown(mistake):
         return str(error)
 
 
-built = Page(DemoServer(Path(sys.argv[1])))
+built = Page(PageServer(Path(sys.argv[1])))
 methods, baselines, world, method, said = built.offer()
 assert [name for _, name in methods.choices] == models.runnable_adjudicators()
 assert method.value in models.runnable_adjudicators()
@@ -550,7 +550,7 @@ def test_zoom_shows_the_part_around_the_last_point(session):
 def test_the_gallery_opens(tmp_path):
     from lpa_cwm.registry import GALLERY
 
-    server = DemoServer(tmp_path)
+    server = PageServer(tmp_path)
     assert len(GALLERY) == 3
     for name in GALLERY:
         assert server.open_gallery(name, "a").clip.name == name

@@ -19,7 +19,7 @@ import pytest
 from lpa_cwm.errors import InputError
 from lpa_cwm.io.video import write
 from lpa_cwm.page.guard import Limits, accept_upload, path_inside
-from lpa_cwm.page.server import DemoServer
+from lpa_cwm.page.server import PageServer
 from lpa_cwm.worlds.toy import ToyMotion, toy_clip
 
 if importlib.util.find_spec("gradio") is None:
@@ -305,7 +305,7 @@ def test_other_origins_are_refused(server):
 
 @pytest.mark.parametrize("tab", HOSTILE)
 def test_a_desk_knows_no_hostile_tab(tmp_path, video, victim, tab):
-    demo = DemoServer(tmp_path / "demo")
+    demo = PageServer(tmp_path / "demo")
     for act in (demo.close, lambda tab: demo.open_upload(video, tab), lambda tab: demo.folder_of(demo.results, tab)):
         with pytest.raises(InputError, match="tab of this page"):
             act(tab)
@@ -313,13 +313,13 @@ def test_a_desk_knows_no_hostile_tab(tmp_path, video, victim, tab):
 
 
 def test_folders_have_names_that_nobody_can_guess(tmp_path):
-    first, second = DemoServer(tmp_path), DemoServer(tmp_path)
+    first, second = PageServer(tmp_path), PageServer(tmp_path)
     assert first.folder_of(first.uploads, "a") == first.folder_of(first.uploads, "a")
     assert first.folder_of(first.uploads, "a") != second.folder_of(second.uploads, "a")
 
 
 def test_links_do_not_lead_outside(tmp_path, victim):
-    demo = DemoServer(tmp_path / "demo")
+    demo = PageServer(tmp_path / "demo")
     demo.uploads.mkdir(parents=True)
     demo.folder_of(demo.uploads, "a").symlink_to(victim)
     with pytest.raises(InputError, match="own folder"):
@@ -331,7 +331,7 @@ def test_links_do_not_lead_outside(tmp_path, victim):
 
 
 def test_a_tab_sends_so_many_videos_and_no_more(tmp_path):
-    demo = DemoServer(tmp_path / "demo", Limits(uploads_of_tab=2))
+    demo = PageServer(tmp_path / "demo", Limits(uploads_of_tab=2))
     for number in range(3):
         path = tmp_path / f"{number}.mp4"
         write(path, CLIP.frames, 12.0)

@@ -324,6 +324,6 @@ class ServePage:
             os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
             require("gradio", "demo")
             from lpa_cwm.page.app import serve
-            from lpa_cwm.page.server import DemoServer
+            from lpa_cwm.page.server import PageServer
 
-            serve(DemoServer(Path(folder)), self.host, self.port, self.share, self.show)
+            serve(PageServer(Path(folder)), self.host, self.port, self.share, self.show)

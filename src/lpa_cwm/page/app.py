@@ -35,7 +35,7 @@ from lpa_cwm.page.layout import (
     theme,
     whole,
 )
-from lpa_cwm.page.server import DemoServer, ResultFiles, RunOptions, Stopped, check_choice, check_world, title_of
+from lpa_cwm.page.server import PageServer, ResultFiles, RunOptions, Stopped, check_choice, check_world, title_of
 from lpa_cwm.page.session import (
     Results,
     Session,
@@ -58,7 +58,7 @@ QUIET_EVENT: dict[str, Any] = {**PRIVATE_EVENT, "show_progress": "hidden"}
 class Page(PageLayout):
     """The components, made section by section, then wired."""
 
-    def __init__(self, server: DemoServer) -> None:
+    def __init__(self, server: PageServer) -> None:
         self.server = server
         with SafeBlocks(title="LPA-CWM", analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
             self.session = gr.State(None)
@@ -357,7 +357,7 @@ def tab_of(request: gr.Request) -> str:
     return models.valid_tab(request.session_hash)
 
 
-def serve(server: DemoServer, host: str, port: int | None, share: bool, show: bool) -> None:
+def serve(server: PageServer, host: str, port: int | None, share: bool, show: bool) -> None:
     """Serve the page until interrupted."""
     models.check_address(host, port)
     server.results.mkdir(parents=True, exist_ok=True)

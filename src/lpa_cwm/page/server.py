@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -30,13 +30,11 @@ from lpa_cwm.page.guard import Limits, LockedFrames, accept_upload, first_frames
 from lpa_cwm.page.session import COLORS, ColorBy, Point, Results, Session, queries
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
 from lpa_cwm.registry import GALLERY, bundled_clip
-from lpa_cwm.tracker import CwmTracker, track_clip, track_many
+from lpa_cwm.tracker import CwmTracker, OnFrame, track_clip, track_many
 from lpa_cwm.types import Clip, Frames, Tracks
 
 TAB = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TITLES = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
-Report = Callable[[int, int], None]
-"""Called with the number of steps done and in all; raises `Stopped` to end the run."""
 
 
 @lru_cache
@@ -134,7 +132,7 @@ class ResultFiles:
 
 
 @dataclass(frozen=True)
-class DemoServer:
+class PageServer:
     """Serves all tabs; each has a folder for its upload, one for its results, and a flag that stops its run."""
 
     folder: Path
@@ -200,7 +198,7 @@ class DemoServer:
             self.close(oldest)
         return session
 
-    def run(self, session: Session, options: RunOptions, tab: str, report: Report) -> tuple[Results, ResultFiles]:
+    def run(self, session: Session, options: RunOptions, tab: str, on_frame: OnFrame) -> tuple[Results, ResultFiles]:
         """Track the tab's points and write the downloads."""
         check_world(session, options.world)
         parent = self.folder_of(self.results, tab)
@@ -209,7 +207,7 @@ class DemoServer:
         def on_step(done: int, total: int) -> None:
             if stop.is_set():
                 raise Stopped
-            report(done, total)
+            on_frame(done, total)
 
         clip = first_frames(session.clip, options.last + 1)
         points = tuple(point for point in session.points if point.frame <= options.last)
@@ -244,7 +242,7 @@ def run_methods(
     points: tuple[Point, ...],
     methods: list[str],
     world: str,
-    report: Report = lambda done, total: None,
+    on_frame: OnFrame = lambda done, total: None,
     backward: bool = False,
 ) -> dict[str, Tracks]:
     """Tracks by each method: the adjudicators share one world model; then one baseline after the other."""
@@ -260,19 +258,16 @@ def run_methods(
     tracks: dict[str, Tracks] = {}
     if adjudicators:
         model = cached_world(world)
-        on_frame = partial(_first_part, report, total)
-        tracks |= track_many(model, adjudicators, clip, asked, backward=backward, on_frame=on_frame)
+        tracks |= track_many(
+            model, adjudicators, clip, asked, backward=backward, on_frame=lambda done, _: on_frame(done, total)
+        )
     for number, name in enumerate(baselines):
         check_choice(name, runnable_baselines(), "method")
         first = (number + bool(adjudicators)) * each
-        frames = WatchedFrames(clip.frames, lambda index, first=first: report(first + index, total))
+        frames = WatchedFrames(clip.frames, lambda index, first=first: on_frame(first + index, total))
         watched = Clip(frames, clip.name, clip.fps)
         tracks[name] = track_clip(cached_baseline(name), watched, asked, backward=backward).tracks
     return tracks
-
-
-def _first_part(report: Report, total: int, done: int, own: int) -> None:
-    report(done, total)
 
 
 def write_results(clip: Clip, tracks: dict[str, Tracks], points: tuple[Point, ...], folder: Path) -> ResultFiles:
