@@ -237,7 +237,7 @@ def upper_panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tup
     heaviest = int(explained.weights.argmax())
     shown = [
         ("source and query", to_image(explained.source), [(explained.xy, QUERY)]),
-        ("target and answer", to_image(explained.target), [(explained.end, END)]),
+        ("target and endpoint", to_image(explained.target), [(explained.end, END)]),
         ("visible patches of the heaviest mask", to_image(show_visible_patches(explained, heaviest)), []),
     ]
     if explained.prediction is not None:
@@ -256,14 +256,14 @@ def upper_panels(explained: Explanation) -> list[tuple[str, np.ndarray, list[tup
 
 def summary_text(explained: Explanation) -> str:
     """Confidence, strength, visibility, support and spread of the result."""
-    answer = explained.result
-    confident = [] if answer.confidence.isnan().any() else [f"confidence {answer.confidence[0]:.0%}"]
+    result = explained.result
+    confident = [] if result.confidence.isnan().any() else [f"confidence {result.confidence[0]:.0%}"]
     lines = (
         *confident,
-        f"strength {answer.strength[0]:.3f}",
+        f"strength {result.strength[0]:.3f}",
         f"visibility factor {explained.visibility:.2f}",
-        f"effective candidates {answer.support[0]:.1f} of {len(explained.weights)}",
-        f"spread {answer.spread[0]:.1f} px",
+        f"effective candidates {result.support[0]:.1f} of {len(explained.weights)}",
+        f"spread {result.spread[0]:.1f} px",
     )
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ class Entry:
 
     load: Callable[..., Any]
     weights: tuple[str, ...] = ()
-    """Bundled files that its answers depend on."""
+    """Bundled files that its results depend on."""
     version: str = ""
     """Changed when the same weights give other results, so that runs of both versions are kept apart."""
     missing: Callable[[], str | None] = lambda: None

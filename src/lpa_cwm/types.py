@@ -313,15 +313,15 @@ class Candidates:
     age: Float[Tensor, "n"] | None = None
     """Frames since then."""
 
-    def by_path(self, gap: int, belief: Float[Tensor, "n"] | None = None) -> "Candidates":
+    def by_path(self, gap: int, reliability: Float[Tensor, "n"] | None = None) -> "Candidates":
         """The same candidates with the path to their source: its distance in frames, and its reliability.
 
         Args:
             gap: Frames between the source and the target.
-            belief: Reliability of each point's position in the source; None if the position was given.
+            reliability: That of each point's position in the source; None if the position was given.
         """
-        given = torch.ones_like(self.strength) if belief is None else torch.zeros_like(self.strength)
-        trust = given if belief is None else belief[:, None].expand_as(given)
+        given = torch.ones_like(self.strength) if reliability is None else torch.zeros_like(self.strength)
+        trust = given if reliability is None else reliability[:, None].expand_as(given)
         return replace(self, path=torch.stack((torch.full_like(given, gap).log2(), trust, given), dim=-1))
 
     @classmethod

@@ -81,7 +81,7 @@ deeplabcut (.csv, .h5)."""
     workers: Annotated[int, integer(1, 256)] | None = None
     """Threads that share the points of a frame; on a CPU, by default as many as it has cores."""
     accelerate: tuple[Literal["bfloat16", "compile"], ...] = ()
-    """For GPUs: networks in half precision, which moves answers by a fraction of a pixel, or compiled, which takes \
+    """For GPUs: networks in half precision, which moves endpoints by a fraction of a pixel, or compiled, which takes \
 minutes at the first frames."""
     dry_run: bool = False
     """Print predictions, seconds on this machine and memory, and stop; the first frames are tracked to time them."""
@@ -281,22 +281,22 @@ class Explain(JsonOption):
 
 
 def explanation_values(explanation: "Explanation", hw: tuple[int, int]) -> dict[str, Any]:
-    """Weights, candidates and answer as numbers, points in the clip's pixels."""
+    """Weights, candidates and result as numbers, points in the clip's pixels."""
     from lpa_cwm.geometry import Crop
 
     view = Crop.full(hw, explanation.source.shape[-1])
-    answer = explanation.result
+    result = explanation.result
     return {
         "weights": explanation.weights.tolist(),
         "source_frames": explanation.frame.tolist(),
         "candidates": view.to_frame(explanation.peak).tolist(),
         "first": view.to_frame(explanation.first).tolist(),
-        "end": answer.xy[0].tolist(),
+        "end": result.xy[0].tolist(),
         "visible": explanation.visible,
-        "confidence": None if answer.confidence.isnan().any() else answer.confidence[0].item(),
-        "strength": answer.strength[0].item(),
-        "support": answer.support[0].item(),
-        "spread": answer.spread[0].item(),
+        "confidence": None if result.confidence.isnan().any() else result.confidence[0].item(),
+        "strength": result.strength[0].item(),
+        "support": result.support[0].item(),
+        "spread": result.spread[0].item(),
     }
 
 

@@ -272,7 +272,7 @@ def render_panel(question: Question, explained: Explanation, final: bool) -> str
     origin = "one source frame" if sources == 1 else f"{sources} source frames"
     note = "" if final else '<p class="pending">First pass; re-evaluating around the endpoint …</p>'
     return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
-<div class="why-top">{frames(question, explained)}{answer_facts(question, explained, final)}</div>{note}
+<div class="why-top">{frames(question, explained)}{result_facts(question, explained, final)}</div>{note}
 <h3>{len(explained.weights)} candidates from {origin} \
 <small>each response over the target frame, \
 sorted by the weight that {escape(question.title)} gives it; the ring is its peak</small></h3>
@@ -307,21 +307,21 @@ def mark_one(question: Question, frame: int, xy: Float[Tensor, "1 2"], visible: 
     return draw_ring(picture, pair_of(xy[0] * scale), point_color(question.point), radius=min(picture.size) / 32)
 
 
-def answer_facts(question: Question, explained: Explanation, final: bool) -> str:
-    """The answer and its confidence."""
-    answer, count = explained.result, len(explained.weights)
-    x, y = answer.xy[0].tolist()
-    within = inside(answer.xy[0], question.clip.hw)
-    known, rule = not answer.confidence.isnan().any(), f" <small>{explained.rule}</small>"
-    confident = {"Confidence": f"{answer.confidence[0]:.0%}{rule}"} if known else {}
+def result_facts(question: Question, explained: Explanation, final: bool) -> str:
+    """The result and its confidence."""
+    result, count = explained.result, len(explained.weights)
+    x, y = result.xy[0].tolist()
+    within = inside(result.xy[0], question.clip.hw)
+    known, rule = not result.confidence.isnan().any(), f" <small>{explained.rule}</small>"
+    confident = {"Confidence": f"{result.confidence[0]:.0%}{rule}"} if known else {}
     rows = {
         "Position": f"{x:.1f}, {y:.1f} px" + ("" if within else " (outside)"),
         "Motion": f"{x - question.point.x:+.1f}, {y - question.point.y:+.1f} px",
         **confident,
-        "Strength": f"{answer.strength[0]:.3f}" + ("" if known else rule),
+        "Strength": f"{result.strength[0]:.3f}" + ("" if known else rule),
         "Visibility": f"× {explained.visibility:.2f} <small>factor of the strength</small>",
-        "Spread": f"{answer.spread[0]:.1f} px",
-        "Support": f"{answer.support[0]:.1f} <small>of {count} candidates</small>",
+        "Spread": f"{result.spread[0]:.1f} px",
+        "Support": f"{result.support[0]:.1f} <small>of {count} candidates</small>",
     }
     seen = "visible" if explained.visible else "hidden"
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows.items())

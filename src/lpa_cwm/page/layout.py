@@ -20,7 +20,7 @@ from lpa_cwm.registry import GALLERY
 FONT = ["ui-sans-serif", "system-ui", "Segoe UI", "Helvetica Neue", "Arial", "sans-serif"]
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "monospace"]
 HEADER_HTML = """<header><h1>LPA-CWM</h1><p>Click points on a frame and track them through the video.
-A world model gives several candidate answers for every point; see which were believed, and why.</p></header>"""
+A world model gives several candidates for every point; see how they were weighted, and why.</p></header>"""
 METHOD_TIPS = """<p class="note">How they weigh the candidates:
 <span class="tip" tabindex="0" data-tip="All candidates have the same weight.">Uniform</span>
 <span class="tip" tabindex="0" data-tip="Analytic: candidates that keep the appearance of the point and agree with \

@@ -202,7 +202,7 @@ class LpaTraining:
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """A symmetry of the image plane and a color permutation, under which LPA's answer should not change."""
+    """A symmetry of the image plane and a color permutation, under which the result of LPA should not change."""
 
     flip_y: bool = False
     flip_x: bool = False
