@@ -41,24 +41,8 @@ def main(folder=None, videos=12, steps=60):
     train = write_videos(folder / "train.pkl", [f"toy{index}" for index in range(17, 17 + videos)])
     test = write_videos(folder / "test.pkl", ["other"], tracks=3)
 
-    lpa_cwm(
-        [
-            "data",
-            "cache",
-            train,
-            "--out",
-            cache,
-            "--world",
-            "toy",
-            "--pairs",
-            "1",
-            "--queries",
-            "3",
-            "--gaps",
-            "1",
-            "2",
-        ]
-    )
+    toy = "--world toy --pairs 1 --queries 3 --gaps 1 2"
+    lpa_cwm(["data", "cache", train, "--out", cache, *toy.split()])
     lpa_cwm(["train", "lpa", cache, "--out", weights, "--steps", str(steps), "--save-every", "20", "--batch", "8"])
     learned = f"{weights}/lpa.safetensors"
     lpa_cwm(["eval", "audit", cache, "--weights", learned])
