@@ -132,9 +132,9 @@ def draw_tracks(
     pen = ImageDraw.Draw(picture, "RGBA")
     colors = colors or [color(index, len(xy)) for index in range(len(xy))]
     radius = style.dot_size * scale / 2 if style.dot_size else max(3.0, min(size) / 100) * SUPERSAMPLING
-    reach = slice(max(0, xy.shape[1] - style.tail - 1), None)
+    recent = slice(max(0, xy.shape[1] - style.tail - 1), None)
     for number, (points, seen, ink) in enumerate(zip((xy * scale).tolist(), visible.tolist(), colors, strict=True)):
-        draw_tail(pen, points[reach], seen[reach], ink, radius / 2)
+        draw_tail(pen, points[recent], seen[recent], ink, radius / 2)
         draw_head(pen, points[-1], seen[-1], ink, radius)
         if style.numbers and points[-1][0] == points[-1][0]:
             corner = points[-1][0] + 1.2 * radius, points[-1][1] - 2.2 * radius

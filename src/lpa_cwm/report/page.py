@@ -86,8 +86,8 @@ class RadarAxes:
     def at(self, axis: int, value: float) -> tuple[float, float]:
         """Position of a value on an axis; undefined values are at the center."""
         angle = math.pi * (2 * axis / self.axes - 0.5)
-        reach = 0 if value != value else value * self.rim
-        return self.width / 2 + reach * math.cos(angle), self.height / 2 + reach * math.sin(angle)
+        length = 0 if value != value else value * self.rim
+        return self.width / 2 + length * math.cos(angle), self.height / 2 + length * math.sin(angle)
 
     def polygon(self, values: Iterable[float], style: str) -> str:
         """A closed line through one value of each axis."""

@@ -286,8 +286,8 @@ def check_surface(
     if not 1e-6 < np.ptp(vertices, axis=0).max() < 1e6 or not np.abs(vertices).max() < 1e6 or np.abs(uv).max() > 1e3:
         raise ValueError("`vertices` or `uv` are too large or too small")
     # MuJoCo refuses a hull without volume.
-    reach = 2 * np.ptp(vertices, axis=0).max()
-    if not 4 <= len(hull) <= MAX_HULL or not np.abs(hull - vertices.mean(0)).max() < reach:
+    max_extent = 2 * np.ptp(vertices, axis=0).max()
+    if not 4 <= len(hull) <= MAX_HULL or not np.abs(hull - vertices.mean(0)).max() < max_extent:
         raise ValueError(f"`hull` has {len(hull)} points or lies elsewhere")
     spread = np.linalg.svd(hull - hull.mean(0), compute_uv=False)
     if not spread[2] > 1e-4 * spread[0]:

@@ -226,13 +226,13 @@ class Indoors:
         """Distance to the nearest of the six planes."""
         high = np.array([self.walls, self.walls, self.height]) - origin
         low = np.array([-self.walls, -self.walls, 0]) - origin
-        reach = np.full(direction.shape[1], np.inf, dtype=np.float32)
+        distance = np.full(direction.shape[1], np.inf, dtype=np.float32)
         for slope, ahead, behind in zip(direction, high.astype(np.float32), low.astype(np.float32), strict=True):
-            own = np.full_like(reach, np.inf)
+            own = np.full_like(distance, np.inf)
             np.divide(ahead, slope, out=own, where=slope > 0)
             np.divide(behind, slope, out=own, where=slope < 0)
-            np.minimum(reach, own, out=reach)
-        return reach
+            np.minimum(distance, own, out=distance)
+        return distance
 
     def normal(self, point: Points) -> Points:
         """Towards the inside of the room."""

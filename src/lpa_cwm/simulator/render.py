@@ -143,11 +143,11 @@ class Camera:
         origin, towards = projection.rays(number, hits.direction.take(rows, axis=1))
         found = self.scene.meshes[number].rays.run(origin, towards.T, output=1)
         length, face = found["tfar"], found["primID"]
-        reach = length * np.float32(self.scene.scale[number])
-        nearer = np.flatnonzero((face >= 0) & (reach < hits.distance[rows]))
+        distance = length * np.float32(self.scene.scale[number])
+        nearer = np.flatnonzero((face >= 0) & (distance < hits.distance[rows]))
         won = rows[nearer]
         hits.body[won] = number + 1
-        hits.distance[won] = reach[nearer]
+        hits.distance[won] = distance[nearer]
         hits.face[won] = face[nearer] + self.scene.surface.first[number]
         scatter_columns(
             hits.local, won, projection.place[number][:, None] + length[nearer] * towards.take(nearer, axis=1)
@@ -169,8 +169,8 @@ class Camera:
             rows = np.flatnonzero(projection.within(number, xy) & clear)
             if len(rows):
                 origin, own = projection.rays(number, direction.take(rows, axis=1))
-                reach = limit[rows] / np.float32(scene.scale[number])
-                blocked = scene.meshes[number].rays.run(origin, own.T, dists=reach, query="OCCLUDED") >= 0
+                max_distance = limit[rows] / np.float32(scene.scale[number])
+                blocked = scene.meshes[number].rays.run(origin, own.T, dists=max_distance, query="OCCLUDED") >= 0
                 clear[rows[blocked]] = False
         return xy, clear
 
@@ -236,8 +236,8 @@ class ShadowMap:
         )
         start = (across + (along + origin.astype(np.float32))[:, None]).reshape(-1, 3)
         towards = np.broadcast_to((self.direction @ pose.rotation).astype(np.float32), start.shape)
-        reach = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(MAP_DISTANCE)
-        return window, np.minimum(reach, np.float32(self.empty)).reshape(len(y), len(x))
+        depth = mesh.rays.run(start, towards, query="DISTANCE") * np.float32(size) - np.float32(MAP_DISTANCE)
+        return window, np.minimum(depth, np.float32(self.empty)).reshape(len(y), len(x))
 
 
 @dataclass
@@ -289,7 +289,7 @@ def read_map(values: Float[Tensor, "m m"], ground: FramePoints) -> Numbers:
 
 
 def conservative_minimum(heights: Float[Tensor, "m m"]) -> Float[Tensor, "k k"]:
-    """Conservative coarse map: the minimum within the reach of a penumbra."""
+    """Conservative coarse map: the minimum within the radius of a penumbra."""
     wide = F.max_pool2d(-heights[None], (1, 9), stride=(1, 3), padding=(0, 4))
     return -F.max_pool2d(wide, (9, 1), stride=(3, 1), padding=(4, 0))[0]
 

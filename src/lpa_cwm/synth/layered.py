@@ -233,9 +233,9 @@ class LayeredConfig:
     """Minimum and maximum half side of a cut-out, log-uniform."""
     travel: float = 0.017
     """Median length of a translation."""
-    tail: float = 0.9
+    travel_sigma: float = 0.9
     """Standard deviation of the logarithm of this length."""
-    reach: float = 0.25
+    max_travel: float = 0.25
     """Maximum length of a translation."""
     zoom: float = 0.05
     """Scale of the logarithm of a zoom."""
@@ -259,8 +259,8 @@ class LayeredConfig:
         """Larger motion, stronger deformation, articulated bodies and strong photometric differences."""
         return cls(
             travel=0.025,
-            tail=1.0,
-            reach=0.35,
+            travel_sigma=1.0,
+            max_travel=0.35,
             zoom=0.08,
             turn=0.14,
             ripple=0.016,
@@ -271,7 +271,7 @@ class LayeredConfig:
 
     def translation(self, rng: np.random.Generator, size: int) -> Vector:
         """A translation in pixels: uniform direction, log-normal length."""
-        length = size * min(self.travel * rng.lognormal(0, self.tail), self.reach)
+        length = size * min(self.travel * rng.lognormal(0, self.travel_sigma), self.max_travel)
         return rotation(rng.uniform(0, 2 * np.pi)) @ torch.tensor([length, 0.0])
 
     def motion(self, rng: np.random.Generator, pivot: Vector, size: int, length: float, share: float) -> PlanarMotion:
@@ -351,15 +351,15 @@ class SceneSampler:
         """A chain of one or two capsules; each moves with the part before it and turns about the joint between them."""
         parts, rng = [], self.rng
         for number in range(int(rng.integers(1, 3))):
-            reach = radius * float(rng.uniform(0.6, 1.1)) * 0.8**number
+            half_length = radius * float(rng.uniform(0.6, 1.1)) * 0.8**number
             angle += float(rng.normal(0, 0.5))
             turn = rotation(float(rng.normal(0, self.config.bend)))
             carrier = carrier.after(Affine.around(joint, turn, torch.zeros(2)))
             direction = rotation(angle)[:, 0]
-            pose = Affine(reach * rotation(angle), joint + 0.8 * reach * direction)
-            shape = capsule(rng, 48) * reach
-            parts.append(self.cut_out(image, shape, pose, PlanarMotion((), carrier), max(8, round(2 * reach))))
-            joint = joint + 1.6 * reach * direction
+            pose = Affine(half_length * rotation(angle), joint + 0.8 * half_length * direction)
+            shape = capsule(rng, 48) * half_length
+            parts.append(self.cut_out(image, shape, pose, PlanarMotion((), carrier), max(8, round(2 * half_length))))
+            joint = joint + 1.6 * half_length * direction
         return parts
 
     def cut_out(self, image: Image.Image, shape: Field, pose: Affine, motion: PlanarMotion, side: int) -> Layer:
