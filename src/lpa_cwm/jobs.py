@@ -233,6 +233,15 @@ def executor(name: Literal["local", "ray"], device: str, workers: int | None) ->
 
 def progress(items: Iterable[Item], total: int, label: str, quiet: bool = False) -> Iterator[Item]:
     """Iterate with a progress line on stderr (none when stderr is not a terminal or `quiet`)."""
+    with progress_line(total, label, quiet) as set_done:
+        for done, item in enumerate(items, 1):
+            yield item
+            set_done(done)
+
+
+@contextmanager
+def progress_line(total: int, label: str, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A progress line on stderr, and the function that sets how many items are done."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -247,7 +256,8 @@ def progress(items: Iterable[Item], total: int, label: str, quiet: bool = False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
     if quiet or not console.is_terminal:
-        yield from items
+        yield lambda done: None
         return
     with bar:
-        yield from bar.track(items, total=total, description=label)
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)

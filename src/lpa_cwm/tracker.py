@@ -14,12 +14,12 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import EstimateTable, FrameEstimate
 from lpa_cwm.geometry import inside
-from lpa_cwm.jobs import progress, threads_of
+from lpa_cwm.jobs import progress, progress_line, threads_of
 from lpa_cwm.online import ONLY, OnlineTracker, give
 from lpa_cwm.pair_tracking import PairResult, track_pair
 from lpa_cwm.probe import ObservedPair, observe_pair
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
-from lpa_cwm.types import Clip, Grid, Queries, ReversedFrames, Tracks
+from lpa_cwm.types import Clip, Frames, Grid, Queries, ReversedFrames, Tracks
 
 OnFrame = Callable[[int, int], None]
 """Called before each frame with the number of frames done and in all; it may raise to stop."""
@@ -324,8 +324,8 @@ def track_clip(
         queries: The points; several positions of one track correct it.
         backward: Whether to track also from each point to the first frame.
         quiet: Whether to show no progress line.
-        on_frame: Called before each frame with the number of frames done and in all; it may raise to stop. Not called
-            by baselines, which track a clip as a whole.
+        on_frame: Called before each frame with the number of frames done and in all; it may raise to stop. Of a
+            baseline, which tracks a clip as a whole, the frames that it has read count as done.
 
     Examples:
         >>> from lpa_cwm.registry import bundled_clip
@@ -340,7 +340,7 @@ def track_clip(
     queries = validate_queries(clip, queries)
     if isinstance(tracker, CwmTracker):
         return _track_cwm(tracker, clip, queries, backward, quiet, on_frame)
-    return _track_other(tracker, clip, queries, backward)
+    return _track_other(tracker, clip, queries, backward, quiet, on_frame)
 
 
 def _track_cwm(
@@ -358,15 +358,46 @@ def _track_cwm(
     return TrackedClip(join_tables(directions, clip, queries), sum(map(len, directions)), total)
 
 
-def _track_other(tracker: Tracker, clip: Clip, queries: Queries, backward: bool) -> TrackedClip:
+class WatchedFrames:
+    """Frames that call a function before each access with the largest index so far: progress of a baseline."""
+
+    def __init__(self, frames: Frames, on_read: Callable[[int], None]) -> None:
+        self._frames = frames
+        self._on_read = on_read
+        self._furthest = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
+        self._furthest = max(self._furthest, index)
+        self._on_read(self._furthest)
+        return self._frames[index]
+
+
+def _track_other(
+    tracker: Tracker, clip: Clip, queries: Queries, backward: bool, quiet: bool, on_frame: OnFrame
+) -> TrackedClip:
     """A baseline tracks every given position separately; each frame takes the nearest one that reaches it."""
     single = Queries(queries.xy, queries.frame)
-    after, complete = _until_interrupt(tracker, clip, single)
-    before = None
-    if backward and complete:
-        before, complete = _until_interrupt(tracker, *reverse(clip, single))
-        before = before.reversed()
     total = len(clip) * (2 if backward else 1)
+    before = None
+    with progress_line(total, clip.name, quiet) as set_done:
+
+        def watch(part: Clip, offset: int) -> Clip:
+            def on_read(furthest: int) -> None:
+                on_frame(offset + furthest, total)
+                set_done(offset + furthest)
+
+            return Clip(WatchedFrames(part.frames, on_read), part.name, part.fps)
+
+        after, complete = _until_interrupt(tracker, watch(clip, 0), single)
+        if backward and complete:
+            turned, asked = reverse(clip, single)
+            before, complete = _until_interrupt(tracker, watch(turned, len(clip)), asked)
+            before = before.reversed()
+        if complete:
+            set_done(total)
     done = total if complete else min(total - 1, _reached(after) + (0 if before is None else _reached(before)))
     return TrackedClip(nearest_given(after, before, queries), done, total)
 

@@ -8,16 +8,13 @@ import shutil
 import socket
 import tempfile
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
-
-from jaxtyping import UInt8
-from torch import Tensor
 
 from lpa_cwm import registry
 from lpa_cwm.baselines.registry import BASELINES
@@ -31,7 +28,7 @@ from lpa_cwm.page.session import COLORS, ColorBy, Point, Results, Session, queri
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
 from lpa_cwm.registry import GALLERY, bundled_clip
 from lpa_cwm.tracker import CwmTracker, OnFrame, track_clip, track_many
-from lpa_cwm.types import Clip, Frames, Tracks
+from lpa_cwm.types import Clip, Tracks
 
 TAB = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TITLES = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
@@ -91,21 +88,6 @@ def title_of(method: str) -> str:
 
 class Stopped(Exception):
     """The user stopped the run."""
-
-
-class WatchedFrames:
-    """Frames that call a function before each access, to report progress of a tracker that has none."""
-
-    def __init__(self, frames: Frames, on_read: Callable[[int], None]) -> None:
-        self._frames = frames
-        self._on_read = on_read
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __getitem__(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        self._on_read(index)
-        return self._frames[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +246,8 @@ def run_methods(
     for number, name in enumerate(baselines):
         check_choice(name, runnable_baselines(), "method")
         first = (number + bool(adjudicators)) * each
-        frames = WatchedFrames(clip.frames, lambda index, first=first: on_frame(first + index, total))
-        watched = Clip(frames, clip.name, clip.fps)
-        tracks[name] = track_clip(cached_baseline(name), watched, asked, backward=backward).tracks
+        tracker, later = cached_baseline(name), lambda done, _, first=first: on_frame(first + done, total)
+        tracks[name] = track_clip(tracker, clip, asked, backward=backward, on_frame=later).tracks
     return tracks
 
 
