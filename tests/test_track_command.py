@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lpa_cwm.cli.main import main
 from lpa_cwm.io.video import read, write
@@ -61,7 +62,8 @@ def test_the_plan_is_printed_and_nothing_is_done(clip, tmp_path, capsys):
         (["--points", "4,3@0", "--grid", "2"], "one of them"),
         (["--grid", "0"], "from 1 to"),
         (["--grid", "2", "--spacing", "9"], "one of them"),
-        (["--start", "2"], "at least two"),
+        (["--start", "2"], "clip has 3 frames; of these --start 2, --end 3 and --stride 1 leave 1; tracking needs"),
+        (["--points", "0.5,0.25", "0.1,1"], "expected pixels: multiply x by the width"),
         (["--start", "1", "--points", "4,3@0"], "not among the frames used"),
         (["--stride", "2", "--grid", "1", "--frame", "1"], "not among the frames used"),
         (["--points", "4,3@0", "--frame", "1"], "is for grids"),
@@ -191,6 +193,31 @@ def test_without_outputs_files_beside_the_clip_are_chosen_and_said(clip, tmp_pat
     assert "neither --out nor --save" in said.err
 
 
+def test_files_that_were_chosen_never_replace_earlier_ones(clip, tmp_path):
+    for _ in range(2):
+        run("track", clip, *QUICK, "--grid", 1)
+    again = {"clip.tracks.2.csv", "clip.tracks.2.mp4"}
+    assert {path.name for path in tmp_path.iterdir()} == {"clip.mkv", "clip.tracks.csv", "clip.tracks.mp4", *again}
+    run("track", tmp_path, *QUICK, "--grid", 1, "--save", tmp_path / "{clip}.json")
+    assert [path.name for path in tmp_path.glob("*.json")] == ["clip.json"], "results are no clips"
+
+
+def test_a_folder_is_a_clip_of_pictures_or_holds_clips(clip, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture = Image.fromarray(read(clip)[0].permute(1, 2, 0).numpy())
+    picture.save("0.png")
+    run("track", ".", *QUICK, "--grid", 1, "--save", "{clip}.csv")
+    assert Path("clip.csv").exists(), "one picture beside videos is no clip"
+    picture.save("1.png")
+    with pytest.raises(SystemExit) as stop:
+        run("track", ".", *QUICK, "--grid", 1)
+    assert stop.value.code == 2
+    assert "holds 2 pictures and also videos" in capsys.readouterr().err
+    clip.unlink()
+    run("track", ".", *QUICK, "--grid", 1, "--save", "{clip}.csv")
+    assert Path(f"{tmp_path.name}.csv").exists(), "the folder's own name"
+
+
 def test_the_bundled_clips_files_go_to_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run("track", *QUICK, "--grid", 1, "--end", 3)
@@ -246,6 +273,18 @@ def test_an_interrupt_keeps_what_was_tracked(clip, tmp_path, capsys, monkeypatch
     assert [row["frame"] for row in rows_of(tmp_path / "t.csv")] == ["0", "1"]
 
 
+def test_an_interrupt_before_the_first_frame_writes_nothing(clip, tmp_path, capsys, monkeypatch):
+    def interrupted(self, index):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lpa_cwm.tracker.WatchedFrames.__getitem__", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["track", str(clip), "--tracker", "dis"])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "lpa-cwm: stopped; nothing was written.\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"clip.mkv"}
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_frame_by_frame_gives_what_tracking_gives(clip, backward):
     from lpa_cwm import registry
@@ -282,8 +321,6 @@ def test_baselines_go_backward_and_are_corrected_too(clip, tmp_path):
 
 
 def test_points_on_an_object(clip, tmp_path):
-    from PIL import Image
-
     def starts(*options):
         run("track", clip, *QUICK, *options, "--save", tmp_path / "t.csv")
         return [(float(row["x"]), float(row["y"])) for row in rows_of(tmp_path / "t.csv") if row["frame"] == "0"]
@@ -325,6 +362,38 @@ def test_an_interrupted_baseline_keeps_what_it_found(name):
     assert 4 <= result.done < result.total == 8
     torch.testing.assert_close(result.tracks.xy[:, : result.done], whole.tracks.xy[:, : result.done])
     assert result.tracks.xy[:, result.done :].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["lk", "dis", "dis-gaps"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_baseline_reports_its_frames(name, backward):
+    pytest.importorskip("cv2")
+    from lpa_cwm import registry
+    from lpa_cwm.tracker import track_clip
+    from lpa_cwm.types import Grid
+
+    heard = []
+    clip = toy_clip(ToyMotion(shift=(0.02, 0.0)), 5, (64, 64))
+    track_clip(
+        registry.load(name), clip, Grid(2, frame=2), backward=backward, on_frame=lambda *news: heard.append(news)
+    )
+    total = 10 if backward else 5
+    assert heard == sorted(heard), "the progress never goes back"
+    assert heard[-1] == (total - 1, total)
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("dis", 3 + 2), ("dis-gaps", (1 + 2 + 3) + (1 + 2)), ("dis-chain", 3 + 2)])
+def test_the_plan_counts_the_pairs_of_a_baseline_in_both_directions(name, pairs):
+    """From frame 2 of 6 to frames 3, 4, 5 and to frames 1, 0; gaps of one and two frames come on top."""
+    pytest.importorskip("cv2")
+    from lpa_cwm import registry
+    from lpa_cwm.types import Grid
+    from lpa_cwm.video_tracking import estimate_cost
+
+    clip = toy_clip(ToyMotion(shift=(0.02, 0.0)), 6, (64, 64))
+    cost = estimate_cost(registry.load(name), clip, Grid(2, frame=2).on(clip.hw), backward=True)
+    assert (cost.targets, cost.pairs, cost.factual) == (4 * 5, pairs, None)
+    assert cost.seconds > 0
 
 
 def test_formats_of_other_programs(clip, tmp_path):

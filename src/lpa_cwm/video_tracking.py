@@ -5,11 +5,11 @@ A stream is tracked while its frames arrive; memory holds the estimates, not the
 
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from lpa_cwm.io.inputs import (
     spaced_grid,
 )
 from lpa_cwm.io.tracks import TrackSource, save_tracks, to_rows
-from lpa_cwm.io.video import PICTURES, FrameStream, read
+from lpa_cwm.io.video import PICTURES, FrameStream, read, refuse_address
 from lpa_cwm.io.visualization import (
     VIDEO_SUFFIXES,
     OverlayStyle,
@@ -51,11 +51,9 @@ from lpa_cwm.masks import joint_group_size
 from lpa_cwm.pair_tracking import NATIVE_MASKS
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.registry import bundled_clip, load, resolve_device
-from lpa_cwm.tracker import CwmTracker, count_pairs, track_clip, validate_queries
+from lpa_cwm.tracker import CwmTracker, count_pairs, reverse, track_clip, validate_queries
 from lpa_cwm.types import Clip, Grid, Queries, Tracks
 
-ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{1,}:/")
-"""A URL; pathlib joins its two slashes."""
 VIDEOS = frozenset({*VIDEO_SUFFIXES, ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv"})
 
 
@@ -183,14 +181,22 @@ def clip_paths(given: Sequence[Path]) -> list[Path]:
     """Video files and folders of pictures; a folder of videos stands for all of them."""
     found = []
     for path in given:
-        if ADDRESS.match(str(path)):
-            address = str(path).replace(":/", "://", 1)
-            raise InputError(f"{address} is an address; download it first and give the file.")
-        inside = data_files(path) if path.is_dir() else []
-        videos = [one for one in inside if one.suffix.lower() in VIDEOS and one.is_file()]
-        pictures = any(one.suffix.lower() in PICTURES for one in inside)
-        found += [path] if pictures or not videos else [one for one in videos if ".tracks" not in one.suffixes]
+        refuse_address(path)
+        found += _clips_of(path) if path.is_dir() else [path]
     return found
+
+
+def _clips_of(folder: Path) -> list[Path]:
+    """The videos of a folder without earlier results, or the folder itself if it holds the frames of one clip."""
+    inside = data_files(folder)
+    videos = [one for one in inside if one.suffix.lower() in VIDEOS and one.is_file() and ".tracks" not in one.suffixes]
+    pictures = sum(one.suffix.lower() in PICTURES for one in inside)
+    if videos and pictures > 1:
+        raise InputError(
+            f"{folder} holds {pictures} pictures and also videos; give the videos, as in {folder}/*"
+            f"{videos[0].suffix}, or a folder of pictures only."
+        )
+    return videos or [folder]
 
 
 def prepare_job(path: Path | None, options: PointOptions, world: str) -> VideoJob:
@@ -204,12 +210,20 @@ def prepare_job(path: Path | None, options: PointOptions, world: str) -> VideoJo
 
 
 def default_outputs(path: Path | None, name: str) -> tuple[Path, Path]:
-    """`<clip>.tracks.mp4` and `.csv` beside the clip; in the current folder if that cannot be written to."""
+    """`<clip>.tracks.mp4` and `.csv` beside the clip; in the current folder if that cannot be written to.
+
+    Earlier results are kept: then the names are `<clip>.tracks.2.mp4` and `.csv`, and so on.
+    """
     folder = Path() if path is None else path.absolute().parent
     if path is None or not os.access(folder, os.W_OK | os.X_OK):
         folder = Path()
     stem = name if path is None else path.stem
-    return folder / f"{stem}.tracks.mp4", folder / f"{stem}.tracks.csv"
+    for number in count(1):
+        tail = ".tracks" if number == 1 else f".tracks.{number}"
+        video, table = (folder / f"{stem}{tail}{suffix}" for suffix in (".mp4", ".csv"))
+        if not (video.exists() or table.exists()):
+            return video, table
+    raise AssertionError
 
 
 def fill_name(path: Path | None, clip: str) -> Path | None:
@@ -338,26 +352,38 @@ class Cost:
         return "\n".join(lines)
 
 
-def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries) -> Cost:
-    """Count the predictions of a job, and time its first frames."""
-    pairs = count_pairs(clip, queries)
-    direct = max(1, pairs)
+def estimate_cost(tracker: Tracker, clip: Clip, queries: Queries, backward: bool = False) -> Cost:
+    """Count the predictions of a job in one or both directions, and time its first frames."""
+    parts = [queries, *([reverse(clip, queries)[1]] if backward else [])]
+    counts = [count_predictions(tracker, clip, part) for part in parts]
+    pairs, direct, targets, factual, counterfactual = (sum(column) for column in zip(*counts, strict=True))
+    timed = next((part for part, found in zip(parts, counts, strict=True) if found[2]), None)
+    gaps = bool(further_gaps(tracker))
+    first, further = time_sources(tracker, clip, timed, gaps) if timed is not None else (0.0, 0.0)
+    seconds = targets * (first + further * (pairs - direct) / max(1, direct))
+    ours = (factual, counterfactual) if isinstance(tracker, CwmTracker) else (None, None)
+    return Cost(len(queries), len(clip), pairs, targets, *ours, seconds, peak_memory())
+
+
+def further_gaps(tracker: Tracker) -> tuple[int, ...]:
+    """Distances of the source frames besides the query's frame."""
+    return tracker.config.gaps if isinstance(tracker, CwmTracker) else getattr(tracker, "further_gaps", ())
+
+
+def count_predictions(tracker: Tracker, clip: Clip, queries: Queries) -> tuple[int, int, int, int, int]:
+    """Frame pairs, those of them that begin at a query's frame, results, factual and counterfactual predictions."""
+    direct, pairs = count_pairs(clip, queries), count_pairs(clip, queries, further_gaps(tracker))
     frames = queries.frame.tolist()
     groups = [(frames.count(start), len(clip) - 1 - start) for start in sorted(set(frames))]
     targets = sum(count * later for count, later in groups)
-    factual = counterfactual = None
-    gaps: tuple[int, ...] = ()
-    if isinstance(tracker, CwmTracker):
-        config, patches = tracker.config, (tracker.world.size // tracker.world.patch) ** 2
-        factual = sum(later * factual_masks(count, config, patches) for count, later in groups)
-        counterfactual = targets * (config.masks + config.passes * masks_per_pass(config))
-        gaps = config.gaps
-        pairs = count_pairs(clip, queries, gaps)
-        factual += (pairs - direct) * config.gap_masks
-        counterfactual += targets * config.gap_masks * (pairs - direct) // direct
-    first, further = time_sources(tracker, clip, queries, bool(gaps)) if targets else (0.0, 0.0)
-    seconds = targets * (first + further * (pairs - direct) / direct)
-    return Cost(len(queries), len(clip), pairs, targets, factual, counterfactual, seconds, peak_memory())
+    if not isinstance(tracker, CwmTracker):
+        return pairs, direct, targets, 0, 0
+    config, patches = tracker.config, (tracker.world.size // tracker.world.patch) ** 2
+    factual = sum(later * factual_masks(count, config, patches) for count, later in groups)
+    factual += (pairs - direct) * config.gap_masks
+    counterfactual = targets * (config.masks + config.passes * masks_per_pass(config))
+    counterfactual += targets * config.gap_masks * (pairs - direct) // max(1, direct)
+    return pairs, direct, targets, factual, counterfactual
 
 
 def time_sources(tracker: Tracker, clip: Clip, queries: Queries, gaps: bool) -> tuple[float, float]:

@@ -228,6 +228,11 @@ class GapTracker:
     size: int | None = 256
     """Side to which frames are resized, without keeping the aspect; None keeps the size of the clip."""
 
+    @property
+    def further_gaps(self) -> tuple[int, ...]:
+        """Distances of the source frames besides the query's frame; none if there is only one source frame."""
+        return self.gaps if self.direct else ()
+
     def track(self, clip: Clip, queries: Queries | Grid) -> Tracks:
         """Track frame by frame; the flow of each pair of frames is computed once for all points."""
         resized, asked = working_size(clip, validate_queries(clip, queries), self.size, kept=max(self.gaps) + 2)

@@ -49,8 +49,8 @@ class Track(JsonOption):
     """Video files, folders of videos or of pictures, - for a video on standard input, camera:0 for a camera; without \
 any, the bundled clip."""
     points: tuple[Text, ...] = ()
-    """Points x,y@frame in the clip's pixels, for example 120,80@0, or .csv and .json files with x, y and frame; \
-without a frame, in the first one used. Further positions of a track correct it: 140,90@20#7 (or a column track) is \
+    """Points such as 120,80@0: x,y@frame in the clip's pixels; or .csv and .json files with x, y and frame. \
+Without a frame, in the first one used. Further positions of a track correct it: 140,90@20#7 (or a column track) is \
 where track 7 is in frame 20."""
     grid: Annotated[int, integer(1, 300)] | None = None
     """A grid of this many points a side; 8 if nothing is given."""
@@ -222,7 +222,7 @@ minutes at the first frames."""
         """Print the cost of a clip."""
         from lpa_cwm.video_tracking import estimate_cost
 
-        cost = estimate_cost(tracker, job.clip, job.queries)
+        cost = estimate_cost(tracker, job.clip, job.queries, self.backward)
         print(json.dumps(asdict(cost)) if self.json else cost.text())
 
     def report(self, job: "VideoJob", tracks: "Tracks", written: list[Path]) -> None:

@@ -4,6 +4,7 @@ Nothing is decoded before it is asked for and only the last few frames are kept,
 """
 
 import io
+import os
 import re
 import sys
 from bisect import bisect_right
@@ -45,6 +46,17 @@ REFERENCING_FORMATS = frozenset(
 """Formats of FFmpeg that lead to other files, addresses or devices, or take any text for a picture."""
 
 
+ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/+")
+"""Start of a URL; pathlib joins its two slashes."""
+
+
+def refuse_address(path: Path | str) -> None:
+    """Refuse URLs."""
+    if match := ADDRESS.match(str(path)):
+        address = f"{match[0].rstrip('/')}//{str(path)[match.end() :]}"
+        raise InputError(f"{address} is an address; download it first and give the file.")
+
+
 def read(path: Path | str) -> Clip:
     """A video file, or a folder of pictures in the natural order of their names, as a clip decoded on demand.
 
@@ -57,12 +69,15 @@ def read(path: Path | str) -> Clip:
         >>> clip.name, len(clip), clip.hw, clip.fps
         ('bodies', 16, (256, 256), 12.0)
     """
+    refuse_address(path)
     path = Path(path)
     if not path.exists():
         raise InputError(f"There is no {path}; expected a video file or a folder of pictures; check the path.")
     if path.is_dir():
         pictures = _pictures(path)
-        return Clip(LazyFrames(len(pictures), lambda index: _picture(pictures[index])), path.name)
+        # Of `.` too.
+        name = Path(os.path.abspath(path)).name
+        return Clip(LazyFrames(len(pictures), lambda index: _picture(pictures[index])), name)
     video = VideoFile(path)
     return Clip(LazyFrames(len(video), video.decode), path.stem, video.fps)
 
