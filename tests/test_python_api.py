@@ -67,6 +67,7 @@ def test_one_function_takes_what_one_has(clip, tmp_path):
         (["a.png", "b.png"], "cannot be read"),
         (7, "of type int"),
         ("absent.mp4", "There is no absent.mp4"),
+        ("https://example.org/clip.mp4", "https://example.org/clip.mp4 is an address"),
     ],
 )
 def test_videos_that_could_be_misread_are_refused(video, said):
@@ -81,6 +82,7 @@ def test_videos_that_could_be_misread_are_refused(video, said):
         ([[[1, 2]]], 0, "expected rows"),
         ([], 0, "expected rows"),
         ([[float("nan"), 2]], 0, "finite"),
+        ([[0.5, 0.25], [1.0, 0.0]], 0, "expected pixels"),
         ({"x": 1}, 0, "cannot be read"),
         ([[1, 2]], [1, 2], "one for each of the 1 points"),
         (None, [1, 2], "a grid lies in one frame"),
@@ -90,6 +92,10 @@ def test_videos_that_could_be_misread_are_refused(video, said):
 def test_points_that_could_be_misread_are_refused(points, frame, said):
     with pytest.raises(InputError, match=said):
         as_queries(points, frame)
+
+
+def test_clips_describe_themselves(clip):
+    assert repr(clip) == f"Clip('toy', 4 frames, {clip.fps:g} per second)"
 
 
 def test_trackers_say_what_they_take():
@@ -124,6 +130,18 @@ def test_saved_tracks_are_loaded_again(tracks, tmp_path, name):
     loaded = lc.Tracks.load(tmp_path / name)
     for field, value in tracks.known().items():
         torch.testing.assert_close(loaded.known()[field], value, equal_nan=True)
+
+
+def test_tracks_are_saved_with_the_times_of_the_clip_and_in_other_formats(tracks, clip, tmp_path):
+    tracks.save(tmp_path / "t.csv", clip=clip)
+    row = (tmp_path / "t.csv").read_text().splitlines()[1].split(",")
+    assert row[:5] == ["0", "1", f"{1 / clip.fps:.4f}", "1.500", "2.250"]
+    tracks.save(tmp_path / "t.npz", format="tapvid")
+    assert np.load(tmp_path / "t.npz")["query_points"].tolist() == [[1, 2.25, 1.5], [0, 6, 5]]
+    tracks.save(tmp_path / "t.json", format="coco", clip=clip)
+    assert json.loads((tmp_path / "t.json").read_text())["images"][0]["width"] == 64
+    with pytest.raises(InputError, match="must end in"):
+        tracks.save(tmp_path / "t.csv", format="coco")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ class Clip:
     fps: float = 24.0
     """Frames per second."""
 
+    def __repr__(self) -> str:
+        return f"Clip({self.name!r}, {len(self)} frames, {self.fps:g} per second)"
+
     def __len__(self) -> int:
         return len(self.frames)
 
@@ -197,15 +200,18 @@ class Tracks:
 
         return load_tracks(Path(path))
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str, format: str | None = None, clip: Clip | None = None) -> None:
         """Write `.csv` (a row per point and frame), `.json`, `.npz` (arrays), `.h5` (DeepLabCut) or `.xml` (CVAT).
 
         Args:
             path: The file; its suffix names the format.
+            format: `tapvid` (.npz), `coco` (.json), `cvat` (.xml) or `deeplabcut` (.csv, .h5) instead.
+            clip: The clip that was tracked, for the times, the name and the frame size.
         """
-        from lpa_cwm.io.tracks import save_tracks
+        from lpa_cwm.io.tracks import TrackSource, save_tracks
 
-        save_tracks(self, Path(path))
+        source = TrackSource() if clip is None else TrackSource(None, clip.fps, clip.hw, clip.name)
+        save_tracks(self, Path(path), source, format)
 
     def play(self, clip: Clip) -> Any:
         """A player for notebooks with the clip's frames below the tracks.
