@@ -51,7 +51,7 @@ class Stand:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "run the same command again"),
+        (KeyboardInterrupt(), 130, "stopped; nothing was written"),
         (OSError(28, "No space left on device", "out.mp4"), 1, "No space left on device"),
     ],
 )
@@ -59,6 +59,12 @@ def test_foreseen_failures_have_a_code_and_a_sentence(monkeypatch, capsys, error
     monkeypatch.setattr("lpa_cwm.cli.main.parse", lambda arguments: Stand(error))
     assert ended("track") == code
     assert said in capsys.readouterr().err
+
+
+def test_long_commands_say_that_they_resume(monkeypatch, capsys):
+    monkeypatch.setattr("lpa_cwm.cli.main.parse", lambda arguments: Stand(KeyboardInterrupt()))
+    assert ended("eval", "predict") == 130
+    assert "run the same command again to resume" in capsys.readouterr().err
 
 
 def test_the_unforeseen_is_not_hidden(monkeypatch):
@@ -149,6 +155,7 @@ def test_help_is_plain_and_ends_with_an_example(name, capsys):
     shown = capsys.readouterr().out
     assert "None" not in shown
     assert "(default: )" not in shown
+    assert "...]]" not in shown
     assert shown.endswith(f"Example:\n  {COMMANDS[name].EXAMPLE}\n")
 
 

@@ -119,6 +119,8 @@ OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 BOX_LINE = re.compile("[\u2500-\u257f]|-{5,}")
 """Box lines that the parser draws around errors."""
 NO_DEFAULT = re.compile(r"\s*\(default:\s*(None)?\)")
+REPEATED = re.compile(r"\[{1,2}(?P<name>[^\s\[\]]+) \[(?P=name) \.\.\.\]{2,3}")
+"""How the parser writes an option that takes any number of values."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Names of glibc's <malloc.h>."""
 
@@ -229,10 +231,15 @@ def parse_options(name: str, words: list[str]) -> Command:
                 return tyro.cli(kind, prog=prog, args=words, config=MARKERS)
         except SystemExit as stopped:
             raise InputError(misparsed(name, words, said.getvalue())) from stopped
-    shown = NO_DEFAULT.sub("", help_of(name)).replace("{[", "[").replace("]]}", "]]")
+    shown = REPEATED.sub(shorten, NO_DEFAULT.sub("", help_of(name)).replace("{[", "[").replace("]]}", "]]"))
     text = "\n".join(line.rstrip() for line in shown.splitlines())
     print(f"{text.rstrip()}\n\nExample:\n  {kind.EXAMPLE}")
     sys.exit(0)
+
+
+def shorten(match: re.Match[str]) -> str:
+    """`[PATH ...]` for `[[PATH [PATH ...]]]`, as wide as before, so that the columns stay."""
+    return f"[{match['name']} ...]".ljust(len(match[0]))
 
 
 @cache
@@ -330,15 +337,22 @@ def main(arguments: list[str] | None = None) -> None:
     except InputError as error:
         stop(BAD_INPUT, str(error))
     except Terminated:
-        stop(TERMINATED, "terminated; run the same command again to resume.")
+        stop(TERMINATED, f"terminated; {after_interrupt(arguments)}.")
     except KeyboardInterrupt:
-        stop(INTERRUPTED, "stopped; run the same command again to resume.")
+        stop(INTERRUPTED, f"stopped; {after_interrupt(arguments)}.")
     except BrokenPipeError:
         # As when piped into `head`: Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(NO_READER)
     except OSError as error:
         stop(FAILED, f"the system says: {error}.")
+
+
+def after_interrupt(arguments: list[str] | None) -> str:
+    """What an interrupt leaves: long commands resume; `track` says itself which frames it has written."""
+    words = sys.argv[1:] if arguments is None else arguments
+    resumes = words[:1] == ["paper"] or (words[:1] and words[0] in GROUPS)
+    return "run the same command again to resume" if resumes else "nothing was written"
 
 
 def stop(code: int, sentence: str) -> None:

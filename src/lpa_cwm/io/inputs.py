@@ -56,7 +56,18 @@ def read_points(words: Sequence[str], frame: int = 0) -> NumberedQueries:
             found.append(parse_point(word, frame))
     if len(found) > MAX_POINTS:
         raise InputError(f"{len(found)} points were given; at most {MAX_POINTS} can be tracked at once.")
+    refuse_fractions([point[:2] for point in found])
     return number_tracks(found)
+
+
+def refuse_fractions(points: Sequence[Sequence[float]]) -> None:
+    """Refuse points between 0 and 1, which are fractions of the frame rather than pixels."""
+    values = [value for point in points for value in point]
+    if values and all(0 <= value <= 1 for value in values) and any(value not in (0, 1) for value in values):
+        raise InputError(
+            "All points lie between 0 and 1, like fractions of the frame; expected pixels: multiply x by the width and "
+            "y by the height."
+        )
 
 
 def number_tracks(points: Sequence[GivenPoint]) -> NumberedQueries:
@@ -108,6 +119,9 @@ def _rows_of_json(text: str) -> list[Any]:
 
 def _point(row: Any, number: int, default: int) -> GivenPoint:
     named = row if isinstance(row, dict) else dict(zip(("x", "y", "frame", "track"), row, strict=False))
+    for column in ("x", "y"):
+        if column not in named:
+            raise ValueError(f"it has no column {column}")
     x, y, frame, track = named["x"], named["y"], named.get("frame"), named.get("track")
     frame = default if frame in (None, "") else frame
     point = GivenPoint(float(x), float(y), int(frame), None if track in (None, "") else int(track))
@@ -141,10 +155,9 @@ def frame_range(clip: Clip, start: int = 0, end: int | None = None, stride: int 
     """Frame numbers from `start` to before `end`, every `stride`-th; refused if fewer than two remain."""
     numbers = range(start, len(clip) if end is None else min(end, len(clip)), stride)
     if len(numbers) < 2:
-        raise InputError(
-            f"Frames {start} to {len(clip) if end is None else end} of {clip.name}, which has {len(clip)}, at stride "
-            f"{stride} are {len(numbers)}; tracking needs at least two: change --start, --end or --stride."
-        )
+        count = f"{len(clip)} frame{'s' * (len(clip) != 1)}"
+        left = f"; of these --start {start}, --end {end or len(clip)} and --stride {stride} leave {len(numbers)}"
+        raise InputError(f"{clip.name} has {count}{left if len(clip) > 1 else ''}; tracking needs at least two.")
     return numbers
 
 
@@ -331,6 +344,7 @@ def as_queries(points: Any, frame: int | Sequence[int] = 0) -> Queries | Grid:
         )
     if xy.ndim != 2 or xy.shape[1] != 2 or not len(xy) or not xy.isfinite().all():
         raise InputError(f"The points are {list(xy.shape)}; expected rows of finite (x, y), as in [[120, 80]].")
+    refuse_fractions(xy.tolist())
     frames = torch.as_tensor(np.asarray(frame))
     if frames.dtype.is_floating_point or frames.ndim > 1 or (frames.ndim == 1 and len(frames) != len(xy)):
         raise InputError(f"frame is {frame!r}; expected one whole number, or one for each of the {len(xy)} points.")
