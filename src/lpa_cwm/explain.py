@@ -290,5 +290,5 @@ def draw_explanation(explained: Explanation, path: Path) -> None:
         axes.imshow(overlay_heat(strengths[index], float(strengths.max()), explained.target))
         draw_marker(axes, explained.peak[index], PEAK, "o")
         axes.set_title(f"{explained.name(index)}, weight {explained.weights[index]:.2f}", fontsize=8)
-    with atomic_write(path) as aside:
-        figure.savefig(aside, dpi=110, bbox_inches="tight", pad_inches=0.08)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110, bbox_inches="tight", pad_inches=0.08)

@@ -97,36 +97,36 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     _prepare(path.parent)
-    aside = _temporary(path)
+    temporary = _temporary(path)
     try:
         with report_full_disk(path):
-            yield aside
+            yield temporary
             # mkstemp makes private files; results have the permissions that the umask allows.
-            aside.chmod(0o666 & ~_umask())
-            sync(aside)
-            aside.replace(path)
+            temporary.chmod(0o666 & ~_umask())
+            sync(temporary)
+            temporary.replace(path)
             sync(path.parent)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder for files; it becomes `path`, also in place of another, or is removed on failure."""
     _prepare(path.parent)
-    aside, old = (Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path))) for _ in range(2))
+    temporary, old = (Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path))) for _ in range(2))
     try:
         with report_full_disk(path):
-            yield aside
-            aside.chmod(0o777 & ~_umask())
-            for part in (*aside.iterdir(), aside):
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            for part in (*temporary.iterdir(), temporary):
                 sync(part)
             with suppress(FileNotFoundError):
                 path.replace(old)
-            aside.replace(path)
+            temporary.replace(path)
             sync(path.parent)
     finally:
-        for folder in (aside, old):
+        for folder in (temporary, old):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -240,14 +240,14 @@ def _create(path: Path, text: str) -> bool:
     """Create a file with this content, complete from the first moment; False if it exists already."""
     if path.exists():
         return False
-    aside = _temporary(path)
+    temporary = _temporary(path)
     try:
-        aside.write_text(text)
-        aside.chmod(0o666 & ~_umask())
-        sync(aside)
+        temporary.write_text(text)
+        temporary.chmod(0o666 & ~_umask())
+        sync(temporary)
         # Unlike a rename, a hard link never replaces a file that another process has just created.
         with suppress(PermissionError):
-            os.link(aside, path)
+            os.link(temporary, path)
             sync(path.parent)
             return True
         # Some file systems have no hard links.
@@ -256,7 +256,7 @@ def _create(path: Path, text: str) -> bool:
     except FileExistsError:
         return False
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return True
 
 

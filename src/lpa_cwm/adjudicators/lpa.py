@@ -189,8 +189,8 @@ def save_lpa(
     """Write weights with the constructor arguments of their network and where they come from."""
     # One entry: safetensors writes several in an order of its own, and equal weights must give equal files.
     about = json.dumps({"architecture": dict(architecture), **provenance})
-    with atomic_write(path) as aside:
-        save_file({name: value.cpu().contiguous() for name, value in state.items()}, aside, {"about": about})
+    with atomic_write(path) as temporary:
+        save_file({name: value.cpu().contiguous() for name, value in state.items()}, temporary, {"about": about})
 
 
 def load_lpa(path: Path) -> LPA:

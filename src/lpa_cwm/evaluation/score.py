@@ -272,8 +272,8 @@ def notices(run: ScoredRun) -> Iterator[str]:
 def write_scores(folder: Path, scores: list[Scores]) -> Path:
     """Write `scores.json` beside the predictions."""
     path = folder / "scores.json"
-    with atomic_write(path) as aside:
-        aside.write_text(dump_scores(scores))
+    with atomic_write(path) as temporary:
+        temporary.write_text(dump_scores(scores))
     return path
 
 

@@ -63,10 +63,10 @@ def write_prediction(folder: Path, video: str, prediction: Prediction, configura
     arrays["configuration"] = np.array(configuration)
     target = prediction_path(folder, video)
     if prediction.seconds is not None:
-        with atomic_write(_seconds_path(target)) as aside:
-            aside.write_text(json.dumps({"seconds": prediction.seconds}))
-    with atomic_write(target) as aside:
-        _save(aside, arrays)
+        with atomic_write(_seconds_path(target)) as temporary:
+            temporary.write_text(json.dumps({"seconds": prediction.seconds}))
+    with atomic_write(target) as temporary:
+        _save(temporary, arrays)
 
 
 def _save(path: Path, arrays: dict[str, Shaped[ndarray, "..."]]) -> None:

@@ -90,14 +90,14 @@ def write_npz(tracks: Tracks, path: Path, source: TrackSource | None = None) -> 
 
 
 def _write_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    with atomic_write(path) as aside, aside.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
 def write_csv(tracks: Tracks, path: Path, source: TrackSource | None = None) -> None:
     """A row per point and frame from its query on."""
     rows = to_rows(tracks, source or TrackSource())
-    with atomic_write(path) as aside, aside.open("w", newline="") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["track", "frame", "x", "y", "visible"])
         writer.writeheader()
         for row in rows:
@@ -276,8 +276,8 @@ def write_json(tracks: Tracks, path: Path, source: TrackSource) -> None:
 
 
 def _write_json(path: Path, held: dict[str, Any]) -> None:
-    with atomic_write(path) as aside:
-        aside.write_text(json.dumps(held, indent=1))
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(held, indent=1))
 
 
 def queries_of(tracks: Tracks) -> np.ndarray:
@@ -345,8 +345,8 @@ def write_cvat(tracks: Tracks, path: Path, source: TrackSource) -> None:
             state = {"outside": str(int(not known)), "occluded": str(int(known and not seen))}
             ElementTree.SubElement(track, "points", where | state)
     ElementTree.indent(root, " ")
-    with atomic_write(path) as aside:
-        ElementTree.ElementTree(root).write(aside, encoding="utf-8", xml_declaration=True)
+    with atomic_write(path) as temporary:
+        ElementTree.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
 
 
 def deeplabcut_columns(tracks: Tracks, source: TrackSource) -> tuple[list[tuple[str, str, str]], np.ndarray]:
@@ -361,7 +361,7 @@ def deeplabcut_columns(tracks: Tracks, source: TrackSource) -> tuple[list[tuple[
 def write_deeplabcut_csv(tracks: Tracks, path: Path, source: TrackSource) -> None:
     """DeepLabCut's table with its three header rows."""
     columns, values = deeplabcut_columns(tracks, source)
-    with atomic_write(path) as aside, aside.open("w", newline="") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file)
         for level, name in enumerate(("scorer", "bodyparts", "coords")):
             writer.writerow([name, *(column[level] for column in columns)])
@@ -377,8 +377,8 @@ def write_deeplabcut_h5(tracks: Tracks, path: Path, source: TrackSource) -> None
     columns, values = deeplabcut_columns(tracks, source)
     names = pandas.MultiIndex.from_tuples(columns, names=["scorer", "bodyparts", "coords"])
     index = [source.number(row) for row in range(len(values))]
-    with atomic_write(path) as aside:
-        pandas.DataFrame(values, index=index, columns=names).to_hdf(aside, key="df_with_missing", mode="w")
+    with atomic_write(path) as temporary:
+        pandas.DataFrame(values, index=index, columns=names).to_hdf(temporary, key="df_with_missing", mode="w")
 
 
 def require_hdf5() -> None:

@@ -101,7 +101,7 @@ def write(path: Path | str, frames: Iterable[Tensor], fps: float) -> None:
     first = next(frames, None)
     if first is None:
         raise InputError(f"There is no frame to write to {path}; expected at least one.")
-    with atomic_write(path) as aside, _create(aside) as container:
+    with atomic_write(path) as temporary, _create(temporary) as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(100_000))
         assert isinstance(stream, VideoStream)
         stream.height, stream.width = (size + size % 2 for size in first.shape[-2:])

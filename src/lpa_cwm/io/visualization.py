@@ -188,8 +188,8 @@ def write_gif(path: Path, frames: Iterable[Tensor], fps: float) -> None:
     first = next(pictures, None)
     if first is None:
         raise InputError(f"There is no frame to write to {path}; expected at least one.")
-    with atomic_write(path) as aside:
-        first.save(aside, save_all=True, append_images=pictures, duration=max(20, round(1000 / fps)), loop=0)
+    with atomic_write(path) as temporary:
+        first.save(temporary, save_all=True, append_images=pictures, duration=max(20, round(1000 / fps)), loop=0)
 
 
 def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
@@ -198,7 +198,7 @@ def write_webm(path: Path, frames: Iterable[Tensor], fps: float) -> None:
     first = next(frames, None)
     if first is None:
         raise InputError(f"There is no frame to write to {path}; expected at least one.")
-    with atomic_write(path) as aside, av.open(f"file:{aside.absolute()}", "w") as container:
+    with atomic_write(path) as temporary, av.open(f"file:{temporary.absolute()}", "w") as container:
         stream = container.add_stream("libvpx-vp9", rate=Fraction(fps).limit_denominator(1000))
         assert isinstance(stream, VideoStream)
         stream.height, stream.width = (size + size % 2 for size in first.shape[-2:])
@@ -318,9 +318,9 @@ def save_rerun(path: Path | str, clip: Clip, tracks: Tracks) -> None:
         tracks: Its tracks.
     """
     rr = require("rerun", extra="rerun")
-    with atomic_write(path) as aside:
+    with atomic_write(path) as temporary:
         recording = rr.RecordingStream("lpa-cwm", recording_id=clip.name)
-        recording.save(str(aside))
+        recording.save(str(temporary))
         for frame in range(len(clip)):
             recording.set_time("frame", sequence=frame)
             recording.log("clip", picture(rr, clip, frame))
@@ -389,7 +389,7 @@ def _join(path: Path, sound: Path, start: float, encode: bool) -> None:
         if not encode and suffix in COPIED_CODECS and wave.codec_context.name not in COPIED_CODECS[suffix]:
             raise ValueError(f"{suffix} does not take {wave.codec_context.name}.")
         length = float((video.duration or 0) / 1_000_000)
-        with atomic_write(path) as aside, av.open(f"file:{aside.absolute()}", "w") as container:
+        with atomic_write(path) as temporary, av.open(f"file:{temporary.absolute()}", "w") as container:
             copy = container.add_stream_from_template(picture)
             if encode:
                 codec, rate = SOUND_ENCODERS.get(suffix, ("aac", wave.rate))

@@ -246,8 +246,8 @@ def write_report(
 
 
 def _write(path: Path, text: str) -> Path:
-    with atomic_write(path) as aside:
-        aside.write_text(text)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text)
     return path
 
 

@@ -358,8 +358,8 @@ def read_cells(folder: Path) -> list[SweepCell]:
 
 def write_cells(cells: list[SweepCell], folder: Path) -> None:
     """Write all cells; a stopped sweep continues after the last one."""
-    with atomic_write(folder / FILE) as aside:
-        aside.write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
+    with atomic_write(folder / FILE) as temporary:
+        temporary.write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
 
 
 def is_sweep(folder: Path) -> bool:

@@ -272,11 +272,11 @@ def write_series(
     pin_settings(claims, {**series.settings, "form": form, **drawn})
     paths = {file: series.path(folder, file, form) for file in (shard or Shard()).of(series.files)}
     for file in share_pieces(claims, list(paths), lambda file: is_complete_series(paths[file], form)):
-        with atomic_write(paths[file]) as aside:
+        with atomic_write(paths[file]) as temporary:
             if form == "movi":
-                write_records(aside, map(movi_record, series.clips_of(file)))
+                write_records(temporary, map(movi_record, series.clips_of(file)))
             else:
-                aside.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
+                temporary.write_bytes(pickle.dumps({c.name: tapvid_entry(c, tracks) for c in series.clips_of(file)}))
     return list(paths.values())
 
 

@@ -119,10 +119,10 @@ def write_shard(path: Path, source: FlowSource, first: int) -> None:
     # Another process may have made the same shard meanwhile.
     if is_shard(path):
         return
-    with atomic_folder(path) as aside:
+    with atomic_folder(path) as temporary:
         for name, file in FILES.items():
             values = torch.stack([getattr(pair, name) for pair in pairs])
-            np.save(aside / file, (values.half() if name == "flow" else values).numpy())
+            np.save(temporary / file, (values.half() if name == "flow" else values).numpy())
 
 
 def write_shards(out: Path, sources: dict[str, FlowSource], numbers: Iterable[int]) -> Iterator[Path]:

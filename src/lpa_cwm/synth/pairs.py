@@ -137,7 +137,7 @@ def decode(path: Path, store: Path) -> None:
     thumbnails: list[np.ndarray] = []
     memmap.cache_clear()
     # Written in order: a memory map of a file on a full disk ends the process.
-    with atomic_write(store) as aside, aside.open("wb") as file:
+    with atomic_write(store) as temporary, temporary.open("wb") as file:
         for number, picture in enumerate(downscaled(clip)):
             if number == 0:
                 shape = (len(clip), picture.height, picture.width, 3)
@@ -148,8 +148,8 @@ def decode(path: Path, store: Path) -> None:
             thumbnails.append(np.asarray(small, dtype=np.float32))
         if not thumbnails:
             raise InputError(f"{path} has no frames; remove it from the folder.")
-    with atomic_write(store.with_suffix(".json")) as aside:
-        aside.write_text(json.dumps(shots_of(np.stack(thumbnails))))
+    with atomic_write(store.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(shots_of(np.stack(thumbnails))))
 
 
 def decode_folder(folder: Path, cache: Path, quiet: bool = False) -> list[Shot]:
@@ -202,8 +202,8 @@ def video_stills(shots: Iterable[Shot], split: Split, folder: Path) -> tuple[Pat
             number = int(shot.start + share * (shot.stop - shot.start))
             path = folder / f"{shot.clip}_{number}.png"
             if not path.exists():
-                with atomic_write(path) as aside:
-                    Image.fromarray(np.array(memmap(shot.frames)[number])).save(aside)
+                with atomic_write(path) as temporary:
+                    Image.fromarray(np.array(memmap(shot.frames)[number])).save(temporary)
     return tuple(data_files(folder, "*.png"))
 
 

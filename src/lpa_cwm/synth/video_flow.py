@@ -332,8 +332,8 @@ def write_annotated(
     for file in share_pieces(claims, list(paths), lambda file: is_complete_pickle(paths[file])):
         numbers = range(file * per_file, min((file + 1) * per_file, clips))
         made = map(source, progress(numbers, len(numbers), f"file {file + 1} of {count}"))
-        with atomic_write(paths[file]) as aside:
-            aside.write_bytes(pickle.dumps({clip.name: clip.tapvid_entry() for clip in made}))
+        with atomic_write(paths[file]) as temporary:
+            temporary.write_bytes(pickle.dumps({clip.name: clip.tapvid_entry() for clip in made}))
         yield paths[file]
 
 

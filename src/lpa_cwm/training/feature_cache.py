@@ -300,8 +300,8 @@ def write_sets(path: Path, sets: CandidateSets | None, video: str) -> None:
     tensors = {entry.name: getattr(sets, entry.name).contiguous() for entry in fields(CandidateSets)} if sets else {}
     # One entry: safetensors writes several in an order of its own, and equal caches must give equal files.
     about = json.dumps({**FORMAT, "video": video, "sets": len(sets) if sets else 0})
-    with atomic_write(path) as aside:
-        save_file(tensors, aside, metadata={"about": about})
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata={"about": about})
 
 
 @contextmanager

@@ -261,8 +261,8 @@ def mean_values(records: Sequence[dict[str, float]]) -> LogRecord:
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replace a checkpoint; also after a crash there is the old one or the new one."""
-    with atomic_write(path) as aside:
-        torch.save(state, aside)
+    with atomic_write(path) as temporary:
+        torch.save(state, temporary)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -282,8 +282,8 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
 def save_weights(network: nn.Module, path: Path, dtype: torch.dtype | None = None) -> None:
     """Write the weights of a network as safetensors, in another precision if one is given."""
     tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in network.state_dict().items()}
-    with atomic_write(path) as aside:
-        save_file(tensors, aside)
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary)
 
 
 class TrainingLog:
@@ -294,8 +294,8 @@ class TrainingLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [record for record in read_log(path) if int(record["step"]) <= step]
-        with atomic_write(path) as aside:
-            aside.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        with atomic_write(path) as temporary:
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
 
     def write(self, record: LogRecord) -> None:
         """Add a line; it must have a `step`."""

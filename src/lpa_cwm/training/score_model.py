@@ -93,8 +93,8 @@ def train_score_model(folder: Path, out: Path, training: ScoreTraining) -> Path:
         return StepLoss(loss, {"loss": loss.item()})
 
     loop.run(range, loss_of)
-    with atomic_write(out / FILE) as aside:
-        save_file(network.state_dict(), aside)
+    with atomic_write(out / FILE) as temporary:
+        save_file(network.state_dict(), temporary)
     return out / FILE
 
 

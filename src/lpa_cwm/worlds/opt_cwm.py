@@ -270,8 +270,8 @@ def build_meta(architecture: Architecture, batch: int = 8) -> OptCwm:
 def save_converted(world: OptCwm, path: Path) -> Path:
     """Write predictor and generator as one safetensors file with the architecture in its metadata."""
     metadata = {"architecture": json.dumps(asdict(world.predictor.architecture))}
-    with atomic_write(path) as aside:
-        save_file({name: tensor.contiguous() for name, tensor in world.state_dict().items()}, aside, metadata)
+    with atomic_write(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in world.state_dict().items()}, temporary, metadata)
     return path
 
 
