@@ -28,7 +28,7 @@ LONGEST = [
     "rollouts",
     "ray",
     "native_size",
-    "score_adm",
+    "score_model_adm",
     "sweep",
     "layered",
 ]
