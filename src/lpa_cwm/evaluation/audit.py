@@ -28,7 +28,9 @@ ORACLE = "best of M"
 """Name of the adjudicator that knows the best candidate."""
 CORRECT_PX = 4.0
 """Endpoint error in pixels below which a candidate is correct, the threshold of CTS4."""
-COLORS = {"uniform": "#8c8c8c", "apa": "#3f7fbf", "lpa": "#d1495b", ORACLE: "#2a9d6f"}
+COLORS = {"uniform": "#e69f00", "apa": "#1e88e5", "lpa": "#d81b60", ORACLE: "#78909c"}
+LABELS = {"uniform": "Uniform", "apa": "APA", "lpa": "LPA"}
+MARKERS = {"uniform": "s", "apa": "^", "lpa": "o"}
 HEADER = ("adjudicator", "error, px", "top-1 hit, %", "effective support", "correct, %", "visible, %", "gap closed")
 
 
@@ -193,22 +195,23 @@ def audit_figure(stats: Mapping[str, AdjudicatorStats]) -> "Figure":
     require("matplotlib", "report")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    inset = right.inset_axes((0.56, 0.6, 0.42, 0.32))
+    inset = right.inset_axes((0.6, 0.6, 0.38, 0.3))
     for place, (name, one) in enumerate(stats.items()):
         color = COLORS.get(name, "#555555")
         draw_bar(left, place, one.error, color, f"{one.error.value:.2f}")
         if name != ORACLE:
-            numbers = range(1, len(one.by_rank) + 1)
-            right.plot(numbers, [e.value for e in one.by_rank], "o-", color=color, label=name, markersize=4)
-            bounds = [e.low for e in one.by_rank], [e.high for e in one.by_rank]
-            right.fill_between(numbers, *bounds, color=color, alpha=0.18, linewidth=0)
-            draw_bar(inset, place, one.hit, color, f"{one.hit.value:.0%}", 6)
-    left.set_xticks(range(len(stats)), list(stats))
-    left.set_ylabel("EPE of the weighted endpoint, px")
-    right.set_xlabel("true rank of the candidate")
-    right.set_ylabel("weight")
+            draw_ranks(right, name, one.by_rank)
+            draw_bar(inset, place, one.hit, color, f"{one.hit.value:.0%}", 6.5)
+    ranks = len(next(iter(stats.values())).by_rank)
+    left.set_xticks(range(len(stats)), [LABELS.get(name, f"Best of {ranks}") for name in stats])
+    left.set_title("(a) Candidate-space weighted-coordinate EPE", fontsize=9)
+    left.set_ylabel("EPE, px")
+    right.set_title("(b) Weight versus ground-truth candidate rank", fontsize=9)
+    right.set_xlabel("ground-truth rank, best first")
+    right.set_ylabel("mean weight")
+    right.set_xticks(range(1, ranks + 1))
     # Room for the inset above the curves.
     highest = max(max(e.value for e in one.by_rank) for name, one in stats.items() if name != ORACLE)
     right.set_ylim(0, 1.9 * highest)
@@ -223,10 +226,20 @@ def audit_figure(stats: Mapping[str, AdjudicatorStats]) -> "Figure":
     return figure
 
 
-def draw_bar(axes: "Axes", place: int, estimate: Estimate, color: str, text: str, size: int = 9) -> None:
+def draw_ranks(axes: "Axes", name: str, by_rank: list[Estimate]) -> None:
+    """The weight of the candidate of each rank, with a band."""
+    color, numbers = COLORS.get(name, "#555555"), range(1, len(by_rank) + 1)
+    marker, label = MARKERS.get(name, "D"), LABELS.get(name, name)
+    axes.plot(numbers, [e.value for e in by_rank], marker=marker, color=color, label=label, markersize=4)
+    axes.fill_between(
+        numbers, [e.low for e in by_rank], [e.high for e in by_rank], color=color, alpha=0.18, linewidth=0
+    )
+
+
+def draw_bar(axes: "Axes", place: int, estimate: Estimate, color: str, text: str, size: float = 9) -> None:
     """A bar with its interval and its value."""
     known = estimate.low == estimate.low
     reach = [[estimate.value - estimate.low], [estimate.high - estimate.value]] if known else None
-    axes.bar(place, estimate.value, yerr=reach, color=color, capsize=3, width=0.65)
+    axes.bar(place, estimate.value, yerr=reach, color=color, capsize=3, width=0.65, error_kw={"elinewidth": 1.2})
     top = estimate.high if known else estimate.value
-    axes.annotate(text, (place, top), ha="center", va="bottom", fontsize=size)
+    axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=size)

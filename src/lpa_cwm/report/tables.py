@@ -254,7 +254,7 @@ def to_markdown(table: Table) -> str:
     lines = [f"### {table.title}", "", _pipes(column.head for column in table.columns)]
     lines.append("|" + "|".join("---" if place == 0 else "---:" for place in range(len(table.columns))) + "|")
     lines += [_pipes(_markdown(cell) for cell in row.cells) for row in table.short]
-    return "\n".join([*lines, "", *_notes(table), ""])
+    return "\n".join([*lines, "", *table_notes(table), ""])
 
 
 def _pipes(parts: Iterable[str]) -> str:
@@ -268,16 +268,16 @@ def _markdown(cell: Cell) -> str:
 
 def to_latex(table: Table) -> str:
     """A booktabs table; references below a rule of their own."""
-    head = " & ".join(_tex(column.head) for column in table.columns)
+    head = " & ".join(escape_latex(column.head) for column in table.columns)
     rows = [_tex_row(row) for row in table.short if not row.reference]
     apart = [_tex_row(row) for row in table.short if row.reference]
     body = [*rows, *([r"\midrule"] if rows and apart else []), *apart]
-    caption = " ".join([f"{table.title}.", *_notes(table)])
+    caption = " ".join([f"{table.title}.", *table_notes(table)])
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_tex(caption)}}}",
+            rf"\caption{{{escape_latex(caption)}}}",
             rf"\label{{tab:{table.slug}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
             r"\toprule",
@@ -297,12 +297,12 @@ def _tex_row(row: Row) -> str:
 
 
 def _tex_cell(cell: Cell) -> str:
-    words = rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text)
-    small = "".join(rf"\\{{\tiny {_tex(line)}}}" for line in cell.details)
+    words = rf"\textbf{{{escape_latex(cell.text)}}}" if cell.best else escape_latex(cell.text)
+    small = "".join(rf"\\{{\tiny {escape_latex(line)}}}" for line in cell.details)
     return rf"\shortstack[r]{{{words}{small}}}" if small else words
 
 
-def _tex(words: str) -> str:
+def escape_latex(words: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in words)
 
 
@@ -310,7 +310,7 @@ def to_html(table: Table) -> str:
     """A sortable table."""
     heads = "".join(_html_head(column) for column in table.columns)
     rows = "".join(_html_row(row) for row in table.short)
-    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in _notes(table))
+    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in table_notes(table))
     return (
         f"<div class=scroll><table class=sortable><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div>{notes}"
@@ -339,7 +339,7 @@ def _html_cell(cell: Cell) -> str:
     return f'<td class=num data-value="{_plain(cell.value)}">{words}{more}</td>'
 
 
-def _notes(table: Table) -> list[str]:
+def table_notes(table: Table) -> list[str]:
     """Sentences under the table: its own note, undefined values, and rows that are only in the CSV file."""
     hidden = len(table.rows) - len(table.short)
     more = f"{len(table.short)} of {len(table.rows)} rows; the CSV file has all." if hidden else ""

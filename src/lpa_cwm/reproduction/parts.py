@@ -21,8 +21,9 @@ from lpa_cwm.probe import first_pass
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.results import sensitivity, sweep_table
 from lpa_cwm.report.tables import Cell, same_name
-from lpa_cwm.reproduction import figures, tables
+from lpa_cwm.reproduction import cases, figures, tables
 from lpa_cwm.reproduction.inputs import DATASETS, LOCALIZATION, PUBLISHED, PaperRun
+from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Queries
 from lpa_cwm.validation import read_json, reading, structure
 from lpa_cwm.video_tracking import estimate_cost
@@ -30,7 +31,7 @@ from lpa_cwm.video_tracking import estimate_cost
 MAIN_CASES, FURTHER_CASES = 4, 14
 """Cases of Figure 4 and of Figure F.1."""
 EXPLAINED = 6
-"""Queries of which Figure 3 shows the one with the broadest distribution."""
+"""Cases of which Figure 3 shows the query that windows narrow most, and Figure A.1 one whose candidates differ."""
 
 
 @dataclass(frozen=True)
@@ -236,22 +237,22 @@ def table_1(run: PaperRun) -> list[Path]:
 
 def write_measured(run: PaperRun, slug: str, title: str, table: str, metrics: Sequence[str]) -> list[Path]:
     """Measures of all methods on all benchmarks, and their differences from the paper."""
-    blocks, heads = list(tables.dataset_lines(table, run.method_sets)), tables.DATASET_HEADS
-    written = tables.write_table(tables.measured_table(slug, title, heads, metrics, blocks), run.out)
-    return written + tables.write_table(tables.difference_table(slug, title, heads, metrics, blocks), run.out)
+    blocks = list(tables.dataset_lines(table, run.method_sets))
+    kind = tables.WideTable if table == "visibility" else tables.MeasuredTable
+    groups = tables.GROUPS if table == "main" else ()
+    return kind(slug, title, tables.DATASET_HEADS, metrics, blocks, groups).write(run.out)
 
 
 def table_2(run: PaperRun) -> list[Path]:
     """Architecture, objective, and aggregation with localization."""
     title, heads = f"Ablations on {run.ablation.dataset}", tables.ABLATION_HEADS
     blocks = list(tables.ablation_lines(run.ablation))
-    written = tables.write_table(tables.measured_table("table_2", title, heads, tables.MAIN, blocks), run.out)
-    return written + tables.write_table(tables.difference_table("table_2", title, heads, tables.MAIN, blocks), run.out)
+    return tables.MeasuredTable("table_2", title, heads, tables.MAIN, blocks, tables.GROUPS, "title").write(run.out)
 
 
 def table_a1(run: PaperRun) -> list[Path]:
     """The statistics of a candidate."""
-    return tables.write_table(tables.statistics_table(run.lpa), run.out)
+    return tables.write_words(tables.statistics_table(run.lpa), run.out)
 
 
 def table_c1(run: PaperRun) -> list[Path]:
@@ -267,15 +268,15 @@ def table_c2(run: PaperRun) -> list[Path]:
 
 def table_d1(run: PaperRun) -> list[Path]:
     """How visibility of external estimators is decided."""
-    return tables.write_table(tables.adapters_table(), run.out)
+    return tables.write_words(tables.adapters_table(), run.out)
 
 
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
 
-def cases_of(run: PaperRun) -> list[figures.Case]:
+def cases_of(run: PaperRun) -> list[cases.Case]:
     """Cases of Figures 4 and F.1."""
-    return figures.find_cases(run.shown, MAIN_CASES + FURTHER_CASES)
+    return cases.find_cases(run.shown, MAIN_CASES + FURTHER_CASES)
 
 
 def folders_of(run: PaperRun, method: str) -> dict[str, Path]:
@@ -284,53 +285,63 @@ def folders_of(run: PaperRun, method: str) -> dict[str, Path]:
 
 
 def columns_of(run: PaperRun) -> list[tuple[str, dict[str, Path]]]:
-    """Five methods: two baselines, the paper's if they have runs, and uniform, APA and LPA."""
-    names = [one.method for one in run.method_sets[0].methods]
-    ours = [name for name in ("uniform", "apa", "lpa") if name in names]
-    rivals = sorted((name for name in names if name not in ours), key=lambda one: one not in ("sea-raft", "cotracker3"))
+    """Five methods: two baselines, SEA-RAFT and CoTracker3 if they have runs, and uniform, APA and LPA."""
+    names = [one.method for one in run.method_sets[0].methods if " (" not in one.method]
+    ours = [name for name in figures.OURS if name in names]
+    order = ("sea-raft", "cotracker3", *PUBLISHED)
+    rivals = [name for name in names if name not in ours]
+    rivals = sorted(rivals, key=lambda name: order.index(name) if name in order else len(order))
     return [(name, folders_of(run, name)) for name in (*rivals[: 5 - len(ours)], *ours)]
 
 
 def figure_1(run: PaperRun) -> list[Path]:
     """Teaser."""
     before, after = (folders_of(run, name) for name in ("uniform", "lpa"))
-    figure = figures.teaser_figure(cases_of(run), before, after, run.method_sets[0])
+    figure = cases.teaser_figure(cases_of(run), before, after, run.method_sets[0])
     return figures.save_figure(figure, run.out, "figure_1")
 
 
 def figure_3(run: PaperRun) -> list[Path]:
-    """Windows on the response distribution that is broadest before them."""
+    """Windows on the response distribution that they narrow most."""
     tracker = run.tracker()
+    found = [one for case in cases_of(run)[:EXPLAINED] for one in explained_queries(tracker, case)]
 
-    def explained(case: figures.Case) -> Explanation:
-        queries = case.sample.queries
-        query = Queries(queries.xy[case.rows[:1]], queries.frame[case.rows[:1]])
-        return explain(tracker, case.sample.clip, query, case.target)
+    def narrowed(one: Explanation) -> float:
+        return cases.spread_of(one.distributions[0]) / max(cases.spread_of(one.distributions[-1]), 0.5)
 
-    found = [explained(case) for case in cases_of(run)[:EXPLAINED]]
-    broadest = min(found, key=lambda one: float(one.distributions[0].max()))
-    return figures.save_figure(figures.windowed_figure(broadest), run.out, "figure_3")
+    return figures.save_figure(cases.windowed_figure(max(found, key=narrowed)), run.out, "figure_3")
+
+
+def explained_queries(tracker: CwmTracker, case: cases.Case) -> Iterator[Explanation]:
+    """All steps of the queries of a case."""
+    queries, clip = case.sample.queries, case.sample.clip
+    observed = tracker.observe(clip, case.source, case.target)
+    for row in case.rows:
+        query = Queries(queries.xy[row : row + 1], queries.frame[row : row + 1])
+        yield explain(tracker, clip, query, case.target, observed)
 
 
 def figure_4(run: PaperRun) -> list[Path]:
     """The first cases."""
-    figure = figures.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
+    figure = cases.qualitative_figure(cases_of(run)[:MAIN_CASES], columns_of(run))
     return figures.save_figure(figure, run.out, "figure_4")
 
 
 def figure_f1(run: PaperRun) -> list[Path]:
     """The further cases; the first ones again if there are no others."""
-    cases = cases_of(run)[MAIN_CASES:] or cases_of(run)
-    return figures.save_figure(figures.qualitative_figure(cases, columns_of(run)), run.out, "figure_f1")
+    chosen = cases_of(run)[MAIN_CASES:] or cases_of(run)
+    blocks = 2 if len(chosen) > 1 else 1
+    return figures.save_figure(cases.qualitative_figure(chosen, columns_of(run), blocks), run.out, "figure_f1")
 
 
 def figure_5(run: PaperRun) -> list[Path]:
     """Radar of the first benchmark."""
     scored = run.method_sets[0]
-    blocks = tables.dataset_lines("main", [scored])
-    title = f"CMC on {scored.dataset}"
-    table = tables.measured_table("figure_5", title, tables.DATASET_HEADS, figures.AXES, blocks)
-    return figures.save_figure(figures.radar_figure(scored), run.out, "figure_5") + tables.write_table(table, run.out)
+    blocks = list(tables.dataset_lines("main", [scored]))
+    title = f"CMC summary on {scored.dataset}"
+    table = tables.MeasuredTable("figure_5", title, tables.DATASET_HEADS, figures.AXES, blocks)
+    written = figures.save_figure(figures.radar_figure(scored), run.out, "figure_5")
+    return written + tables.write_table(table.table, run.out, table.latex)
 
 
 def figure_6(run: PaperRun) -> list[Path]:
@@ -348,12 +359,16 @@ def figure_6(run: PaperRun) -> list[Path]:
 
 @torch.inference_mode()
 def figure_a1(run: PaperRun) -> list[Path]:
-    """Evidence of the first case."""
-    case, tracker = cases_of(run)[0], run.tracker("apa")
-    observed = tracker.observe(case.sample.clip, case.source, case.target)
-    _, pair, candidates = next(first_pass(observed, case.sample.queries.xy[case.rows[:1]].to(run.device)))
+    """Evidence of the case in which candidates disagree most."""
+    tracker = run.tracker("apa")
+    found = []
+    for case in cases_of(run)[:EXPLAINED]:
+        observed = tracker.observe(case.sample.clip, case.source, case.target)
+        points = case.sample.queries.xy[case.rows].to(run.device)
+        found += [(pair, candidates) for _, pair, candidates in first_pass(observed, points)]
+    pair, candidates = max(found, key=lambda one: cases.disagreement(one[1]).max().item())
     assert isinstance(tracker.adjudicator, APA)
-    figure = figures.evidence_figure(tracker.adjudicator, pair, candidates)
+    figure = cases.evidence_figure(tracker.adjudicator, pair, candidates)
     return figures.save_figure(figure, run.out, "figure_a1")
 
 

@@ -1,8 +1,9 @@
 """The tables of the paper, laid out as there: our figures, and in small print the paper's with the difference."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from lpa_cwm.adjudicators.features import COMPRESSED, STATISTIC_NAMES
 from lpa_cwm.adjudicators.lpa import load_lpa
@@ -13,6 +14,7 @@ from lpa_cwm.metrics import METRICS, Estimate, Scores
 from lpa_cwm.report.page import WRITERS
 from lpa_cwm.report.results import MethodSet, gap_cell
 from lpa_cwm.report.tables import (
+    ADJUDICATORS,
     Cell,
     Column,
     Row,
@@ -26,6 +28,7 @@ from lpa_cwm.report.tables import (
     text_cell,
     with_best,
 )
+from lpa_cwm.reproduction.latex import Layout, stronger_cells, to_paper_latex
 
 MAIN = ("coverage", "complete", "dca_avg", "cts_4", "vis_ba", "of1", "lcc", "aj", "delta_avg", "ad", "md", "oa")
 """Columns of Tables 1 and 2."""
@@ -34,9 +37,12 @@ THRESHOLDS = ("coverage", "complete", *(f"dca_{k}" for k in (1, 2, 4, 8, 16)), "
 VISIBILITY = ("vis_ba", "of1", "lcc", "fragmentation")
 """Columns of Table C.2."""
 NOTE = (
-    "Ours; in small print the paper's figure and ours minus it. The paper's subsets of videos, tracks and frames are "
-    "not published. A dash: no run here."
+    "Ours; in small print the paper's figure, and ours minus it, or the 95 % interval where the paper has none. The "
+    "paper's subsets of videos, tracks and frames are not published. A dash: no run here."
 )
+FAMILY = "Bold: the best of the rows with a world model. Shaded in LaTeX: other methods that are better."
+GROUPS = (("CMC (Ours)", 7), ("TAP-Vid First", 5))
+"""Titles over the columns of Tables 1 and 2."""
 BLOCKS = {
     "Architecture ablation": {
         "Uniform CWM (reference)": "uniform-windowed",
@@ -93,6 +99,8 @@ ADAPTERS = {
     "gmrw": ("GMRW", "Official utility, adjacent-frame consistency", "3 px", "Bilinear at propagated positions"),
 }
 """Table D.1, by the names of our adapters."""
+TEXT_LAYOUTS = {"table_a1": Layout(columns="clXllrr"), "table_d1": Layout(columns="lXcXl")}
+"""Tables that are mostly words."""
 
 
 LPA_EPE = "LPA, EPE of the weighted endpoint, px"
@@ -110,14 +118,27 @@ STATED = {
 """What the paper's text states of its drawings (Appendices C and E)."""
 
 
-def write_table(table: Table, out: Path) -> list[Path]:
+def write_table(table: Table, out: Path, to_latex: Callable[[Table], str] | None = None) -> list[Path]:
     """Write a table as CSV, Markdown and LaTeX."""
     paths = []
-    for suffix, to_text in WRITERS.items():
+    writers = WRITERS if to_latex is None else WRITERS | {"tex": to_latex}
+    for suffix, to_text in writers.items():
         paths.append(out / f"{table.slug}.{suffix}")
         with atomic_write(paths[-1]) as aside:
             aside.write_text(to_text(table))
     return paths
+
+
+def write_words(table: Table, out: Path) -> list[Path]:
+    """Write a table that is mostly words."""
+    return write_table(table, out, lambda one: to_paper_latex(one, TEXT_LAYOUTS[one.slug]))
+
+
+def label_of(method: str) -> str:
+    """The paper's name of a method, and another world model in brackets; its own name if the paper lacks it."""
+    name, _, world = method.partition(" (")
+    label = ADJUDICATORS[name][0] if name in ADJUDICATORS else ADAPTERS[name][0] if name in ADAPTERS else name
+    return f"{label} ({world}" if world else label
 
 
 def published(table: str, dataset: str) -> dict[str, dict[str, float]]:
@@ -129,9 +150,10 @@ def published(table: str, dataset: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def _column(name: str) -> Column:
-    """The column of a measure; complete tracks are those of at least 80 % coverage."""
-    return metric_column(name, "C@.8" if name == "complete" else None)
+def _column(name: str, short: bool = True) -> Column:
+    """The column of a measure; complete tracks are those of at least 80 % coverage, and CTS alone is that of 4 px."""
+    labels = {"complete": "C@.8"} | ({"cts_4": "CTS"} if short else {})
+    return metric_column(name, labels.get(name))
 
 
 def paper_cell(cell: Cell, paper: float | None) -> Cell:
@@ -140,7 +162,7 @@ def paper_cell(cell: Cell, paper: float | None) -> Cell:
         return cell
     known = isinstance(cell.value, float) and cell.value == cell.value
     gap = (f"{float(cell.value) - paper:+.2f}",) if known else ()
-    return Cell(cell.text, cell.value, (f"paper {paper:.2f}", *gap), cell.undefined, cell.spread)
+    return Cell(cell.text, cell.value, (f"{paper:.2f}", *gap), cell.undefined, cell.spread)
 
 
 @dataclass(frozen=True)
@@ -150,6 +172,10 @@ class Line:
     heads: tuple[str, ...]
     paper: Mapping[str, float]
     ours: Mapping[str, Estimate]
+    external: bool = False
+    """Whether this is none of the methods with a world model, of which the best is marked."""
+    method: str = ""
+    """Our name of the method; empty if it has no run."""
 
 
 DATASET_HEADS = (Column("dataset", "Dataset"), Column("method", "Method"))
@@ -165,10 +191,17 @@ def dataset_lines(table: str, method_sets: Sequence[MethodSet]) -> Iterator[list
         lines = []
         for name, figures in published(table, scored.dataset).items():
             for scores in mine.pop(name, [None]):
-                label = name if scores is None else f"{name} ({scores.method})"
-                lines.append(_line(scored, scores, (scored.dataset, label), figures))
+                label = name if scores is None else label_of(scores.method)
+                line = _line(scored, scores, (scored.dataset, label), figures)
+                lines.append(replace(line, external=name not in FAMILY_ROWS))
         rest = [scores for group in mine.values() for scores in group]
-        yield lines + [_line(scored, scores, (scored.dataset, scores.method), {}) for scores in rest]
+        further = [_line(scored, scores, (scored.dataset, label_of(scores.method)), {}) for scores in rest]
+        further = [replace(line, external=line.method.partition(" (")[0] not in ADJUDICATORS) for line in further]
+        # As in the paper, other methods come first.
+        yield [line for line in lines + further if line.external] + [one for one in lines + further if not one.external]
+
+
+FAMILY_ROWS = tuple(main for main, _ in ADJUDICATORS.values())
 
 
 def ablation_lines(scored: MethodSet) -> Iterator[list[Line]]:
@@ -179,21 +212,82 @@ def ablation_lines(scored: MethodSet) -> Iterator[list[Line]]:
 
 
 def _line(scored: MethodSet, scores: Scores | None, heads: tuple[str, ...], paper: Mapping[str, float]) -> Line:
-    return Line(heads, paper, scored.estimates[scores.method] if scores else {})
+    return Line(heads, paper, scored.estimates[scores.method] if scores else {}, method=scores.method if scores else "")
 
 
-def measured_table(
-    slug: str,
-    title: str,
-    heads: Sequence[Column],
-    metrics: Sequence[str],
-    blocks: Iterable[Sequence[Line]],
-    note: str = NOTE,
-) -> Table:
-    """A table laid out as in the paper; the best of each block is marked."""
-    columns = (*heads, *map(_column, metrics))
-    rows = [row for block in blocks for row in with_best(columns, [_measured_row(line, metrics) for line in block])]
-    return Table(slug, title, columns, tuple(rows), note)
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Measures of methods beside the paper's, and how the paper sets the table."""
+
+    slug: str
+    title: str
+    heads: Sequence[Column]
+    metrics: Sequence[str]
+    blocks: Sequence[Sequence[Line]]
+    groups: tuple[tuple[str, int], ...] = ()
+    """Titles over columns of measures."""
+    first: Literal["side", "title"] = "side"
+    """Where the name of a block stands."""
+
+    @property
+    def lines(self) -> list[Line]:
+        """All rows."""
+        return [line for block in self.blocks for line in block]
+
+    @property
+    def table(self) -> Table:
+        """The table; the best row with a world model of each block is marked."""
+        columns = (*self.heads, *(_column(name, self.slug != "table_c1") for name in self.metrics))
+        rows: list[Row] = []
+        for block in self.blocks:
+            rivals = [replace(_measured_row(line, self.metrics), reference=line.external) for line in block]
+            rows += [replace(row, reference=False) for row in with_best(columns, rivals)]
+        note = f"{NOTE} {FAMILY}" if any(line.external for line in self.lines) else NOTE
+        return Table(self.slug, self.title, columns, tuple(rows), note)
+
+    def latex(self, table: Table) -> str:
+        """As in the paper: rows of the family are shaded, and other methods where they are better."""
+        shaded = frozenset(number for number, line in enumerate(self.lines) if self._shaded(line))
+        numbers = [number for number, block in enumerate(self.blocks) for _ in block]
+        stronger = stronger_cells(table, [line.external for line in self.lines], numbers)
+        return to_paper_latex(table, Layout(self.first, self.groups, shaded=shaded, stronger=stronger))
+
+    def _shaded(self, line: Line) -> bool:
+        return self.first == "side" and not line.external
+
+    def write(self, out: Path) -> list[Path]:
+        """The table, and paper, ours and difference in columns."""
+        differences = difference_table(self.slug, self.title, self.heads, self.metrics, self.blocks)
+        return write_table(self.table, out, self.latex) + write_table(differences, out)
+
+
+@dataclass(frozen=True)
+class WideTable(MeasuredTable):
+    """A table whose data sets stand side by side in LaTeX (Table C.2)."""
+
+    def latex(self, table: Table) -> str:
+        """One row for each method; a method without a run on a data set has dashes there."""
+        names = [block[0].heads[0] for block in self.blocks]
+        labels = dict.fromkeys(line.heads[1] for line in self.lines)
+        external = {line.heads[1]: line.external for line in self.lines}
+        labels = sorted(labels, key=lambda label: not external[label])
+        count = len(self.metrics)
+        values = table.columns[len(self.heads) :]
+        columns = [Column(f"{name} {one.key}", one.label, one.metric) for name in names for one in values]
+        cells = {tuple(cell.text for cell in row.cells[:2]): row.cells[2:] for row in table.rows}
+        dashes = (Cell("–", float("nan")),) * count
+        rows = [
+            Row((text_cell(label), *(cell for name in names for cell in cells.get((name, label), dashes))))
+            for label in labels
+        ]
+        wide = replace(table, columns=(self.heads[1], *columns), rows=tuple(rows))
+        flags = [external[label] for label in labels]
+        layout = Layout(
+            groups=tuple((name, count) for name in names),
+            shaded=frozenset(number for number, flag in enumerate(flags) if not flag),
+            stronger=stronger_cells(wide, flags, [0] * len(rows)),
+        )
+        return to_paper_latex(wide, layout)
 
 
 def _measured_row(line: Line, metrics: Sequence[str]) -> Row:
@@ -250,7 +344,7 @@ def statistics_table(weights: Path) -> Table:
         rows.append(Row((count_cell(place + 1), *map(text_cell, words), text_cell(key), *numbers)))
     first, last = COMPRESSED.start + 1, COMPRESSED.stop
     note = f"Mean and std over the training candidates, dimensions {first} to {last} after sign(x) log(1 + |x|)."
-    return Table("table_a1", "Candidate scalar descriptor of LPA", columns, tuple(rows), note)
+    return Table("table_a1", "Candidate scalar descriptor used by LPA", columns, tuple(rows), note)
 
 
 def adapters_table() -> Table:
