@@ -2,13 +2,16 @@
 
 python benchmarks/notes.py DATA [--part reevaluation windows score gain total helps] [--page docs/reproduction_notes.md]
 
-DATA is annotated videos in TAP-Vid's formats, or a folder of MOVi-F records. With --page the tables of the page are
-replaced by those that are measured. The part `helps` also tracks simulated clips, which it makes in --work.
+DATA is annotated videos in TAP-Vid's formats, or a folder of MOVi-F records. With --page the tables of the page, and
+the sentences below them, are replaced by what is measured. The part `helps` also tracks simulated clips, which it makes
+in --work. Run it again to resume: finished parts are kept in --work, which belongs to these settings and weights.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +27,7 @@ from lpa_cwm.config import PAPER, Selection
 from lpa_cwm.decode import localize
 from lpa_cwm.evaluation.compare import choose_queries, compare, open_pairs
 from lpa_cwm.evaluation.predict import Method
+from lpa_cwm.files import atomic_write, pin_settings
 from lpa_cwm.geometry import rescale
 from lpa_cwm.masks import hide, neighborhood, random_masks
 from lpa_cwm.metrics import difference, summarize
@@ -37,6 +41,8 @@ RIGHT, WRONG = 4.0, 8.0
 """A candidate within the first number of pixels of the truth is right, one beyond the second is wrong."""
 SHARPNESS = (50.0, 200.0, 1000.0, 5000.0)
 Name = Literal["reevaluation", "windows", "score", "gain", "total", "helps"]
+SIZES = (256, 512)
+"""Sides of the frames of simulated clips: as many pixels as the world model sees, and more."""
 REEVALUATIONS = {
     "none (R = 0)": {"passes": 0},
     "whole frame": {"passes": 1, "reevaluation": "joint"},
@@ -50,6 +56,17 @@ def worst_candidate(pair: Pair, candidates: Candidates) -> Judgement:
     """All weight on the candidate that is farthest from the others: an adjudicator that chooses badly on purpose."""
     far = torch.cdist(candidates.peak, candidates.peak).sum(-1)
     return Judgement.of(torch.nn.functional.one_hot(far.argmax(1), far.shape[1]).to(far))
+
+
+def verdict(estimate) -> str:
+    """What a difference with its interval says."""
+    return (
+        "gains"
+        if estimate.low > 0
+        else "loses"
+        if estimate.high < 0
+        else "changes nothing that the interval tells apart"
+    )
 
 
 def table(*rows: tuple[object, ...]) -> list[str]:
@@ -75,7 +92,7 @@ class Notes:
     data: Annotated[Path, Positional]
     part: tuple[Name, ...] = ("reevaluation", "windows", "score", "gain", "total", "helps")
     videos: int = 20
-    queries: int = 4
+    queries: int = 8
     """Queries of each video."""
     gaps: tuple[int, int] = (1, 12)
     """Fewest and most frames between source and target."""
@@ -96,19 +113,40 @@ class Notes:
 
     def run(self):
         torch.set_num_threads(self.threads)
-        count = self.videos * self.queries
-        source = open_pairs(self.data, self.queries, self.gaps)
-        with torch.inference_mode():
-            pairs = [pair for video in choose_queries(source, self.videos, count) for pair in video]
-        queries = sum(len(pair.xy) for pair in pairs)
-        sample = f"{queries} queries in {len(pairs)} frame pairs of `{self.data.stem}`, world model `{self.world}`"
+        names = ("queries", "videos", "gaps", "world", "literal", "points", "tracks", "frames")
+        settings = {"data": self.data.name} | {name: getattr(self, name) for name in names}
+        weights = registry.fingerprint(self.world, "compact", "lpa")
+        pin_settings(self.work / "settings.json", settings | {"gaps": list(self.gaps), "weights": weights})
         for part in self.part:
-            with torch.inference_mode():
-                lines = ["", *getattr(self, part)(pairs)]
-            lines += [] if part == "helps" else ["", f"{sample} (`--part {part}`)."]
-            print("\n".join(lines), flush=True)
+            begin = time.perf_counter()
+            lines = self.lines_of(part)
+            print("\n".join(lines), f"\n[{part}: {time.perf_counter() - begin:.0f} s]", flush=True)
             if self.page:
                 replace_table(self.page, part, lines)
+
+    def lines_of(self, part: str) -> list[str]:
+        """The table of a part with the sentences below it; measured once."""
+        kept = self.work / "parts" / f"{part}.md"
+        if not kept.exists():
+            with torch.inference_mode():
+                lines = ["", *getattr(self, part)(self.pairs)]
+            lines += [] if part == "helps" else ["", f"{self.sample} (`--part {part}`)."]
+            with atomic_write(kept) as aside:
+                aside.write_text("\n".join(lines))
+        return kept.read_text().split("\n")
+
+    @cached_property
+    def pairs(self) -> list[Correspondence]:
+        """The frame pairs of all parts but the last."""
+        source = open_pairs(self.data, self.queries, self.gaps)
+        chosen = choose_queries(source, self.videos, self.videos * self.queries)
+        return [pair for video in chosen for pair in video]
+
+    @property
+    def sample(self) -> str:
+        """What was measured."""
+        queries = sum(len(pair.xy) for pair in self.pairs)
+        return f"{queries} queries in {len(self.pairs)} frame pairs of `{self.data.stem}`, world model `{self.world}`"
 
     def observed(self, pairs, name: str, **settings) -> Iterator[tuple[ObservedPair, Correspondence]]:
         world = registry.load_world(name)
@@ -160,7 +198,10 @@ class Notes:
                     moved.setdefault((name, sharpness), []).append((ends[0] - ends[1]).norm(dim=-1) > 0.5)
         shares = {key: f"{torch.cat(flags).double().mean():.1%}" for key, flags in moved.items()}
         rows = [(f"{beta:g}", *(shares[name, beta] for name in judges)) for beta in SHARPNESS]
-        return table(("beta", *(f"moved by two windows, {name}" for name in judges)), *rows)
+        most = max(torch.cat(flags).double().mean().item() for flags in moved.values())
+        said = f"At most {most:.1%} of the endpoints move, at any sharpness."
+        said += " The aggregates of this world model are nearly unimodal." if most < 0.05 else ""
+        return [*table(("beta", *(f"moved by two windows, {name}" for name in judges)), *rows), "", said]
 
     def score(self, pairs):
         """Eq. 3 at right and wrong candidates, with the score model and with random vectors in its place."""
@@ -176,6 +217,7 @@ class Notes:
                 found[name].append(apa(seen, candidates).weights)
         error = torch.cat(errors)
         mixed = (error < RIGHT).any(1) & (error > WRONG).any(1)
+        ratios = []
         rows = [("in place of the score", "weight of wrong candidates / of right ones", "wrong ones weigh more in")]
         for name, parts in found.items():
             weights, near = torch.cat(parts)[mixed], error[mixed]
@@ -183,8 +225,12 @@ class Notes:
             wrong = (weights * (near > WRONG)).sum(1) / (near > WRONG).sum(1)
             ratio = (wrong.mean() / right.mean()).item()
             more = (wrong > right).double().mean().item()
+            ratios.append(ratio)
             rows.append((name, f"{ratio:.2f}", f"{more:.0%} of the sets"))
         some = f"{int(mixed.sum())} of {len(error)} sets have candidates within {RIGHT:g} px and beyond {WRONG:g} px."
+        if min(ratios) > 1:
+            some += " Random vectors in place of the score prefer wrong candidates, too: the preference comes from the "
+            some += "change, not from the score."
         return [*table(*rows), "", some]
 
     def gain(self, pairs):
@@ -197,11 +243,15 @@ class Notes:
                 near[name].append((error[:, None] < torch.tensor(THRESHOLDS)).double().mean(1))
                 shown[name].append((result.strength >= observed.config.visibility_threshold).double())
         rows = [("weights", "accuracy if all points are shown", "with its own visibility", "points shown")]
+        alone, both = {}, {}
         for name in METHODS:
             accuracy, seen = torch.cat(near[name]), torch.cat(shown[name])
-            own, share = 100 * (accuracy * seen).mean(), f"{100 * seen.mean():.1f} %"
-            rows.append((name, f"{100 * accuracy.mean():.1f}", f"{own:.1f}", share))
-        return table(*rows)
+            alone[name], both[name] = 100 * accuracy.mean(), 100 * (accuracy * seen).mean()
+            rows.append((name, f"{alone[name]:.1f}", f"{both[name]:.1f}", f"{100 * seen.mean():.1f} %"))
+        choice, sum_ = (values["lpa"] - values["uniform"] for values in (alone, both))
+        said = f"LPA minus uniform: {choice:+.1f} by choice alone, {sum_:+.1f} with visibility. APA minus uniform: "
+        said += f"{alone['apa'] - alone['uniform']:+.1f} and {both['apa'] - both['uniform']:+.1f}."
+        return [*table(*rows), "", said]
 
     def total(self, pairs):
         """Endpoint errors with motion held fixed, and with the literal total effect (Eq. 1)."""
@@ -211,44 +261,56 @@ class Notes:
             left -= len(few[-1].xy)
             if left == 0:
                 break
-        rows = [("world model", "mean error, px", "median, px", "points")]
+        rows, means = [("world model", "mean error, px", "median, px", "points")], []
         for name in (self.world, self.literal):
             errors = []
             for observed, pair in self.observed(few, name, passes=0):
                 xy = track_pair(observed, {"uniform": registry.load_adjudicator("uniform")}, pair.xy)["uniform"].xy
                 errors.append(rescale(xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1))
             error = torch.cat(errors)
+            means.append(error.mean())
             rows.append((f"`{name}`", f"{error.mean():.2f}", f"{error.median():.2f}", str(len(error))))
-        return table(*rows)
+        said = f"The mean error of the literal response is {means[1] / means[0]:.1f} times that of the default."
+        return [*table(*rows), "", said]
 
     def helps(self, pairs):
         """Tracks with and without re-evaluation, on the real videos and on simulated ones."""
-        simulated = self.work / "simulated"
-        words = "--form tapvid --recipe mixed --split val --clips 20 --per-file 5 --tracks 64 --seed 2"
-        with redirect_stdout(StringIO()):
-            main(["data", "simulate", "--out", str(simulated), *words.split()])
-        selection = Selection(max_tracks=self.tracks, frames=self.frames)
-        rows = [("data", "re-evaluation", "DCA", "minus R = 0", "delta avg", "minus R = 0")]
-        for path in (self.data, simulated):
-            methods = [
-                Method("lpa", self.world, settings=settings, label=label) for label, settings in REEVALUATIONS.items()
-            ]
-            result = compare(path, self.work / path.stem, methods, selection=selection)
-            base = result.scores["none (R = 0)"]
-            for label in REEVALUATIONS:
-                own, gaps = result.scores[label], difference(result.scores[label], base, ["dca_avg", "delta_avg"])
-                cells = []
-                for name in ("dca_avg", "delta_avg"):
-                    gap = gaps[name].estimate
-                    shown = f"{100 * gap.value:+.1f} ({100 * gap.low:.1f} … {100 * gap.high:.1f})"
-                    cells += [f"{100 * summarize(own, [name])[name].value:.1f}", "" if own is base else shown]
-                rows.append((f"`{path.stem}`", label, *cells))
+        data = {self.data.stem: self.data}
+        for size in SIZES:
+            data[f"simulated, {size} px"] = self.work / f"simulated_{size}"
+            words = (
+                f"--form tapvid --recipe mixed --split val --clips 20 --per-file 5 --tracks 64 --seed 2 --size {size}"
+            )
+            with redirect_stdout(StringIO()):
+                main(["data", "simulate", "--out", str(data[f"simulated, {size} px"]), *words.split()])
+        rows, said = [("data", "re-evaluation", "DCA", "minus R = 0", "delta avg", "minus R = 0")], []
+        for name, path in data.items():
+            for label, cells, gap in self.with_and_without(path):
+                rows.append((f"`{name}`" if path == self.data else name, label, *cells))
+                said += [f"{name}, {label}: {verdict(gap)}."] if gap else []
         return [
             *table(*rows),
             "",
             f"LPA, {self.tracks} tracks per video, {self.frames} frames; differences on the same videos with 95 % "
             "intervals over resampled videos (`--part helps`).",
+            "",
+            *(f"- {sentence}" for sentence in said),
         ]
+
+    def with_and_without(self, path: Path):
+        """Each re-evaluation on a data set: its label, its cells, and its gain in DCA over none."""
+        selection = Selection(max_tracks=self.tracks, frames=self.frames)
+        methods = [Method("lpa", self.world, settings=own, label=label) for label, own in REEVALUATIONS.items()]
+        result = compare(path, self.work / "runs" / path.stem, methods, selection=selection)
+        base = result.scores["none (R = 0)"]
+        for label in REEVALUATIONS:
+            own, gaps = result.scores[label], difference(result.scores[label], base, ["dca_avg", "delta_avg"])
+            cells = []
+            for name in ("dca_avg", "delta_avg"):
+                gap = gaps[name].estimate
+                shown = f"{100 * gap.value:+.1f} ({100 * gap.low:.1f} … {100 * gap.high:.1f})"
+                cells += [f"{100 * summarize(own, [name])[name].value:.1f}", "" if own is base else shown]
+            yield label, cells, None if own is base else gaps["dca_avg"].estimate
 
 
 if __name__ == "__main__":

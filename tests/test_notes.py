@@ -1,11 +1,16 @@
 """The scripts that renew pages of the documentation find the places that they write to."""
 
 import importlib.util
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
+
+from lpa_cwm.errors import InputError
+from lpa_cwm.report.tables import paper_figures
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reproduction_notes.md"
@@ -43,6 +48,42 @@ def test_a_page_without_the_place_is_refused(notes, tmp_path):
     with pytest.raises(SystemExit, match="lacks <!-- figures: gain -->"):
         notes.replace_table(page, "gain", [])
     assert page.read_text() == "nothing"
+
+
+def paper_value(method, metric, dataset="DAVIS", kind="main"):
+    rows = {(one.table, one.dataset, one.method, one.metric): one.value for one in paper_figures()}
+    return rows[kind, dataset, method, metric]
+
+
+def test_sentences_outside_the_tables_have_no_figures_but_the_papers():
+    """What is measured is between the comments, which the script renews; so no sentence grows stale."""
+    text = re.sub(r"<!-- figures: .*?<!-- end: \w+ -->", "", PAGE.read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    gains = [paper_value(f"{name} + Win.", "dca_avg", kind="ablation") for name in ("Uniform", "APA", "LPA")]
+    plain = [paper_value(f"{name} + Std.", "dca_avg", kind="ablation") for name in ("Uniform", "APA", "LPA")]
+    gains = [new - old for new, old in zip(gains, plain, strict=True)]
+    dca = [paper_value(name, "dca_avg") for name in ("Uniform CWM", "APA-CWM", "LPA-CWM")]
+    papers = {*(f"{value:.2f}" for value in dca), f"{dca[1] - dca[0]:.2f}", f"{min(gains):.1f}", f"{max(gains):.1f}"}
+    decimals = set(re.findall(r"\d+\.\d+", text.replace("Section 3.4", "")))
+    # The masking rate and the visibility threshold are settings.
+    assert decimals - {"89.9", "0.05"} <= papers
+    assert papers <= decimals
+    assert not re.search(r"\d+ of \d+", text)
+
+
+def test_parts_are_kept_and_belong_to_their_settings(notes, tmp_path, monkeypatch, capsys):
+    """A second run measures nothing; other settings need another folder."""
+    made = []
+    monkeypatch.setattr(notes.Notes, "total", lambda self, pairs: made.append(len(pairs)) or ["| table |"])
+    monkeypatch.setattr(notes.Notes, "pairs", [])
+    command = notes.Notes(tmp_path / "data.pkl", ("total",), work=tmp_path / "work")
+    monkeypatch.setattr(notes.Notes, "sample", "A sample")
+    command.run()
+    command.run()
+    assert made == [0]
+    assert capsys.readouterr().out.count("| table |") == 2
+    with pytest.raises(InputError, match="videos was 20 and is 3"):
+        replace(command, videos=3).run()
 
 
 def test_the_pages_of_the_paper_hold_every_part():

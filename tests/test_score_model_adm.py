@@ -14,6 +14,7 @@ from lpa_cwm.datasets.download import Download
 from lpa_cwm.errors import InputError
 from lpa_cwm.protocols import ScoreModel
 from lpa_cwm.registry import load_score_model
+from lpa_cwm.training import feature_cache
 
 GOLDEN = Path(__file__).parent / "golden"
 KEYS = GOLDEN / "keys"
@@ -109,6 +110,19 @@ def test_a_gpu_gets_half_precision(monkeypatch, tmp_path):
     for device in ("cpu", "cuda:1"):
         load_score_model("adm", device)
     assert given == [(tmp_path / "256x256_diffusion_uncond.pt", half) for half in (False, True)]
+
+
+def test_the_cache_loads_the_score_model_for_its_device(monkeypatch):
+    given = []
+
+    def stop(name, device):
+        given.append((name, device))
+        raise StopIteration
+
+    monkeypatch.setattr(feature_cache, "load_score_model", stop)
+    with pytest.raises(StopIteration):
+        feature_cache.CacheSettings(score_model="adm").recorder("cuda:1")
+    assert given == [("adm", "cuda:1")]
 
 
 def test_weights_of_another_shape_are_refused(checkpoint):

@@ -22,7 +22,8 @@ from lpa_cwm.protocols import Dataset
 from lpa_cwm.report.results import sensitivity, sweep_table
 from lpa_cwm.report.tables import Cell, same_name
 from lpa_cwm.reproduction import cases, figures, tables
-from lpa_cwm.reproduction.inputs import DATASETS, LOCALIZATION, PUBLISHED, PaperRun
+from lpa_cwm.reproduction.index import deviations, write_index
+from lpa_cwm.reproduction.inputs import PUBLISHED, PaperRun
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Queries
 from lpa_cwm.validation import read_json, reading, structure
@@ -68,7 +69,7 @@ def make_parts(run: PaperRun, only: Sequence[str] = ()) -> Iterator[PartResult]:
     for part in chosen:
         done.append(finished(run.out, part) or make_part(run, part))
         yield done[-1]
-    write_index(run)
+    write_index(run, [(part, result) for part in PARTS if (result := finished(run.out, part))])
 
 
 def find_parts(names: Sequence[str]) -> list[Part]:
@@ -107,76 +108,6 @@ def make_part(run: PaperRun, part: Part) -> PartResult:
     with atomic_write(run.out / "parts" / f"{part.name}.json") as aside:
         aside.write_text(json.dumps(asdict(result)))
     return result
-
-
-def write_index(run: PaperRun) -> Path:
-    """Say what was used, list the parts with their files and what differs from the paper, and show the figures."""
-    done = [(part, result) for part in PARTS if (result := finished(run.out, part))]
-    rows = []
-    for part, result in done:
-        files = ", ".join(f"[{name}]({name})" for name in result.files)
-        rows.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {deviations(run, part)} |")
-    pictures = [(part, name) for part, result in done for name in result.files if name.endswith(".png")]
-    lines = [
-        "# Tables and figures of the paper",
-        "",
-        *describe_run(run, sum(result.seconds for _, result in done)),
-        "",
-        "| in the paper | what | files | seconds | differs from the paper |",
-        "|---|---|---|---:|---|",
-        *rows,
-        "",
-        "Figure 2 of the paper is a drawing of the method and is not made. Runs, trainings and candidates that several "
-        "parts share count for the first of them.",
-        *(line for part, name in pictures for line in ("", f"## {part.paper}", "", f"![{part.title}]({name})")),
-        "",
-    ]
-    path = run.out / "index.md"
-    with atomic_write(path) as aside:
-        aside.write_text("\n".join(lines))
-    return path
-
-
-def describe_run(run: PaperRun, seconds: float) -> list[str]:
-    """Command, time, world model, weights and data, as Markdown."""
-    lpa = f"trained here, {run.steps} updates" if run.trains else "given weights" if run.weights else "the bundled one"
-    preset = f"`--preset {run.preset}`"
-    lines = [
-        f"```sh\n{run.command}\n```",
-        "",
-        f"{seconds / 60:.0f} minutes. World model `{run.world}`, weights {registry.fingerprint(run.world)[:12]}; LPA: "
-        f"{lpa}; score model of APA `{run.score_model}`; {preset}.",
-        "",
-        "| benchmark | videos | tracks | frames |",
-        "|---|---:|---:|---:|",
-    ]
-    for dataset in run.datasets:
-        samples = [dataset[index] for index in range(len(dataset))]
-        tracks = sum(len(sample.queries.frame) for sample in samples)
-        lines.append(f"| {dataset.name} | {len(samples)} | {tracks} | {sum(len(one.clip) for one in samples)} |")
-    motion = f"Training: {_named(run.data.train)}. Held out, for Figures 6 and E.1: {run.data.held_out.name}."
-    return [*lines, "", " ".join([motion, *run.data.left_out])]
-
-
-def _named(path: Path | None) -> str:
-    return path.name if path else "none"
-
-
-def deviations(run: PaperRun, part: Part) -> str:
-    """What a part lacks or does otherwise than the paper, as sentences."""
-    said = []
-    if part.needs == "runs":
-        absent = [name for name in DATASETS if not any(same_name(name, path.stem) for path in run.data.benchmarks)]
-        said += [f"Data without {', '.join(absent)}."] if absent else []
-        rivals = [name for name in PUBLISHED if name not in run.rows]
-        said += [f"No runs of {', '.join(rivals)}."] if rivals else []
-    if part.needs == "ablation" and not run.trains:
-        said.append(f"No training: {len(LOCALIZATION)} rows only.")
-    if part.needs in ("candidates", "sweep") and run.data.val is None:
-        said.append(f"No held-out motion data: {run.data.held_out.stem} instead.")
-    if part.needs and run.data.train is None and not run.weights:
-        said.append("The bundled LPA, trained with other settings.")
-    return " ".join(said)
 
 
 def needs_of_baselines(run: PaperRun) -> dict[str, str]:
