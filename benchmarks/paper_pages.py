@@ -3,15 +3,16 @@
 python benchmarks/paper_pages.py tapvid_davis32_dev.pkl real_dev.pkl [--work runs/paper] [--out docs/paper]
 
 Simulates videos for the training, for the audit and for the figures with frames, so that the pages show no frame of the
-real videos. Run it again to resume. RAFT is a row if `lpa-cwm data fetch raft` was run.
+real videos. Run it again to resume; new weights need a new --work. RAFT is a row if `lpa-cwm data fetch raft` was run.
 """
 
+import multiprocessing
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -20,6 +21,8 @@ from tyro.conf import Positional
 from lpa_cwm.baselines.registry import BASELINES
 from lpa_cwm.cli.evaluate import Paper
 from lpa_cwm.cli.main import main, parse
+from lpa_cwm.evaluation.compare import compare
+from lpa_cwm.reproduction.inputs import PaperRun
 from lpa_cwm.reproduction.parts import PARTS, finished, make_parts
 
 SIMULATED = {
@@ -30,7 +33,9 @@ SIMULATED = {
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
 LARGEST = 1 << 18
 """Bytes of a PDF file that is copied; those with frames are larger, and their PNG files do."""
-METHODS = ("uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
+METHODS = ("lk", "uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
+SLOWEST = "table-2"
+"""The part that a second process makes."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class PaperPages:
     """Simulated clips of the audit and of the sweep."""
     threads: int = 1
     """Threads of torch; more are faster on an idle machine only."""
+    workers: Literal[1, 2] = 1
+    """Processes: the second one makes the ablation, then tracks other videos."""
 
     def run(self):
         torch.set_num_threads(self.threads)
@@ -65,11 +72,17 @@ class PaperPages:
         shown = ["paper", "--data", *(path.name for path in self.benchmarks), "data", *rows]
         # The pages name no folder of this machine.
         script = ["python", "benchmarks/paper_pages.py", *shown[2 : 2 + len(self.benchmarks)], *self.changed()]
-        command = parse(words)
-        assert isinstance(command, Paper)
-        run = command.paper_run(f"{shlex.join(script)}\n# runs: {shlex.join(['lpa-cwm', *shown])}")
-        for result in make_parts(run):
-            print(result.paper, result.seconds, flush=True)
+        title = f"{shlex.join(script)}\n# runs: {shlex.join(['lpa-cwm', *shown])}"
+        run = open_run(words, title)
+        helper = None
+        if self.workers == 2:
+            # The training that both processes need.
+            print(run.lpa, flush=True)
+            helper = multiprocessing.get_context("spawn").Process(target=assist, args=(words, title, self.threads))
+            helper.start()
+            self.make(run, [part.name for part in PARTS if part.name != SLOWEST])
+            helper.join()
+        self.make(run, [])
         shutil.rmtree(self.out, ignore_errors=True)
         self.out.mkdir(parents=True)
         index = (run.out / "index.md").read_text()
@@ -80,11 +93,16 @@ class PaperPages:
                 shutil.copy(run.out / name, self.out / name)
         (self.out / "index.md").write_text(index)
 
+    def make(self, run: PaperRun, only: Sequence[str]) -> None:
+        """Make parts, all if none is named."""
+        for result in make_parts(run, only):
+            print(result.paper, result.seconds, flush=True)
+
     def changed(self) -> Iterator[str]:
         """Options that differ from the defaults, as one would type them."""
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if entry.name not in ("benchmarks", "work", "out", "threads") and value != entry.default:
+            if entry.name not in ("benchmarks", "work", "out", "threads", "workers") and value != entry.default:
                 option = "--" + entry.name.replace("_", "-")
                 yield from (option, *value) if isinstance(value, tuple) else (f"{option}={value}",)
 
@@ -92,6 +110,23 @@ class PaperPages:
         for part in PARTS:
             if result := finished(out, part):
                 yield from result.files
+
+
+def open_run(words: list[str], title: str) -> PaperRun:
+    """The inputs of the command."""
+    command = parse(words)
+    assert isinstance(command, Paper)
+    return command.paper_run(title)
+
+
+def assist(words: list[str], title: str, threads: int) -> None:
+    """Make the ablation, then track videos that the other process has not begun."""
+    torch.set_num_threads(threads)
+    run = open_run(words, title)
+    for result in make_parts(run, [SLOWEST]):
+        print(result.paper, result.seconds, flush=True)
+    for dataset in run.datasets:
+        compare(dataset, run.out / "runs" / dataset.name, [run.method(name) for name in run.rows])
 
 
 if __name__ == "__main__":

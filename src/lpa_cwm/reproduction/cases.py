@@ -31,6 +31,8 @@ QUERIES = 5
 """Queries of a qualitative case."""
 RADIUS = 6
 """Of APA's neighborhood, in pixels."""
+APART = 16
+"""Pixels from the peak of a distribution beyond which another mode is a second one."""
 CORNERS = {"upper left": (0.0, 0.0), "upper right": (1.0, 0.0), "lower left": (0.0, 1.0), "lower right": (1.0, 1.0)}
 """Places of a badge, as fractions of width and height."""
 
@@ -69,7 +71,8 @@ class Case:
 def find_case(dataset: Dataset, video: str, turn: int = 0) -> Case | None:
     """A case of a video: its query frame with most queries, and a frame in which five of them, or most, are visible.
 
-    The first turn takes the latest such frame, and each further turn one at half the distance of the turn before.
+    The first turn takes the latest such frame, and each further turn one at half the distance of the turn before; then
+    come the frames in between.
     """
     sample = dataset[list(dataset.names).index(video)]
     starts = sample.queries.frame.tolist()
@@ -79,12 +82,13 @@ def find_case(dataset: Dataset, video: str, turn: int = 0) -> Case | None:
     if len(counts) == 0 or int(counts.max()) == 0:
         return None
     targets = (source + 1 + (counts >= min(QUERIES, int(counts.max()))).nonzero()[:, 0]).tolist()
-    target = targets[-1]
-    for _ in range(turn):
-        nearer = [frame for frame in targets if frame - source <= (target - source) / 2]
-        if not nearer:
-            return None
-        target = nearer[-1]
+    chosen = [targets[-1]]
+    while nearer := [frame for frame in targets if frame - source <= (chosen[-1] - source) / 2]:
+        chosen.append(nearer[-1])
+    chosen += [frame for frame in reversed(targets) if frame not in chosen]
+    if turn >= len(chosen):
+        return None
+    target = chosen[turn]
     seen = asked[sample.truth.visible[asked, target]].tolist()
     return Case(dataset, video, source, target, np.array(evenly_spaced(seen, QUERIES)))
 
@@ -174,7 +178,7 @@ def grid_height(cases: Sequence[Case], width: float, blocks: int = 1) -> float:
     """Height of such a grid in inches, for pictures of this width."""
     rows = -(-len(cases) // blocks)
     shapes = [max(case.sample.clip.hw[0] / case.sample.clip.hw[1] for case in cases[row::rows]) for row in range(rows)]
-    return sum(shapes) * width + 0.05 * rows + 0.2
+    return sum(shapes) * width + 0.03 * rows + 0.16
 
 
 def qualitative_figure(
@@ -216,7 +220,7 @@ def teaser_figure(
         axes.set_title(title, fontsize=8, pad=3)
     axes = right.add_subplot(projection="polar")
     draw_radar(axes, scored)
-    axes.set_title(f"CMC on {scored.dataset}", fontsize=8, pad=24)
+    axes.set_title(f"CMC on {scored.dataset}", fontsize=8, pad=36)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=7, frameon=False)
     return figure
 
@@ -230,6 +234,15 @@ def spread_of(distribution: Float[Tensor, "h w"]) -> float:
     return float(sum(squares)) ** 0.5
 
 
+def second_mode(distribution: Float[Tensor, "h w"]) -> float:
+    """The largest value apart from the peak, relative to the peak."""
+    height, width = distribution.shape
+    row, column = divmod(int(distribution.argmax()), width)
+    y, x = torch.arange(height)[:, None] - row, torch.arange(width) - column
+    far = (y**2 + x**2).to(distribution.device) > APART**2
+    return float((distribution * far).max() / distribution.max())
+
+
 def windowed_figure(explained: Explanation) -> "Figure":
     """The response distribution before and after each Gaussian window, flat and in 3D (Figure 3)."""
     steps = explained.distributions.cpu()
@@ -241,8 +254,8 @@ def windowed_figure(explained: Explanation) -> "Figure":
         coarse = relative.reshape(64, scale, 64, scale).max((1, 3))
         flat = figure.add_subplot(2, len(steps), place + 1)
         flat.imshow(np.sqrt(coarse), cmap="inferno", vmin=0, vmax=1)
-        spread = rf"$\sigma$ = {spread_of(values):.1f} px"
-        flat.set_title(rf"$\pi^{{({place})}}$:  {spread}, max {values.max():.2g}", fontsize=8)
+        words = rf"$\sigma$ = {spread_of(values):.1f} px, second mode {second_mode(values):.2f}"
+        flat.set_title(rf"$\pi^{{({place})}}$: {words}", fontsize=8)
         flat.set_axis_off()
         solid: Any = figure.add_subplot(2, len(steps), len(steps) + place + 1, projection="3d")
         x, y = np.meshgrid(np.arange(64) * scale, np.arange(64) * scale)

@@ -35,6 +35,8 @@ METHOD_COLORS = {
     "smurf": "#8d6e63",
     "gmrw": "#78909c",
     "doduo": "#9e9d24",
+    "lk": "#546e7a",
+    "dis-gaps": "#bf6d3a",
 }
 """Adjudicators and the paper's baselines: a method has one color in all figures."""
 OTHER_COLORS = ("#455a64", "#bf6d3a", "#6b4c9a", "#33691e")
@@ -97,7 +99,10 @@ def draw_radar(axes: Any, scored: MethodSet) -> None:
     axes.spines["polar"].set_color("#bbbbbb")
     places = (("center", "bottom"), ("right", "center"), ("center", "top"), ("left", "center"))
     for metric, angle, (across, along) in zip(AXES, angles, places, strict=True):
-        words = f"{METRICS[metric].dimension.capitalize()}\n{METRICS[metric].label}"
+        known = [metric in found and found[metric].value == found[metric].value for found in scored.estimates.values()]
+        words = (
+            f"{METRICS[metric].dimension.capitalize()}\n{METRICS[metric].label}{'' if any(known) else ', undefined'}"
+        )
         axes.text(angle, 106, words, ha=across, va=along, fontsize=8)
 
 

@@ -99,6 +99,7 @@ ADAPTERS = {
     "gmrw": ("GMRW", "Official utility, adjacent-frame consistency", "3 px", "Bilinear at propagated positions"),
 }
 """Table D.1, by the names of our adapters."""
+OTHER_LABELS = {"lk": "Lucas-Kanade", "dis": "DIS", "static": "Static point"}
 TEXT_LAYOUTS = {"table_a1": Layout(columns="clXllrr"), "table_d1": Layout(columns="lXcXl")}
 """Tables that are mostly words."""
 
@@ -137,7 +138,8 @@ def write_words(table: Table, out: Path) -> list[Path]:
 def label_of(method: str) -> str:
     """The paper's name of a method, and another world model in brackets; its own name if the paper lacks it."""
     name, _, world = method.partition(" (")
-    label = ADJUDICATORS[name][0] if name in ADJUDICATORS else ADAPTERS[name][0] if name in ADAPTERS else name
+    known = {key: main for key, (main, _) in ADJUDICATORS.items()} | {key: row[0] for key, row in ADAPTERS.items()}
+    label = (known | OTHER_LABELS).get(name, name)
     return f"{label} ({world}" if world else label
 
 
