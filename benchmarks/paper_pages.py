@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
+from PIL import Image
 from tyro.conf import Positional
 
 from lpa_cwm.baselines.registry import BASELINES
@@ -33,6 +34,8 @@ SIMULATED = {
 """Folders of simulated clips, with procedural bodies and pictures: the benchmark of the figures, and motion data."""
 LARGEST = 1 << 18
 """Bytes of a PDF file that is copied; those with frames are larger, and their PNG files do."""
+WIDEST = 1600
+"""Pixels of the width of a large picture."""
 METHODS = ("lk", "uniform", "apa", "lpa", "uniform@learned-total", "lpa@learned-total")
 SLOWEST = "table-2"
 """The part that a second process makes."""
@@ -90,7 +93,7 @@ class PaperPages:
             if name.endswith(".pdf") and (run.out / name).stat().st_size > LARGEST:
                 index = index.replace(f"[{name}]({name}), ", "")
             else:
-                shutil.copy(run.out / name, self.out / name)
+                copy_small(run.out / name, self.out / name)
         (self.out / "index.md").write_text(index)
 
     def make(self, run: PaperRun, only: Sequence[str]) -> None:
@@ -110,6 +113,17 @@ class PaperPages:
         for part in PARTS:
             if result := finished(out, part):
                 yield from result.files
+
+
+def copy_small(path: Path, to: Path) -> None:
+    """Copy a file; large pictures, which show frames, in fewer pixels and 256 colors."""
+    if path.suffix == ".png" and path.stat().st_size > LARGEST:
+        with Image.open(path) as picture:
+            shown = picture.convert("RGB")
+        shown.thumbnail((WIDEST, 4 * WIDEST))
+        shown.quantize(256).save(to, optimize=True)
+    else:
+        shutil.copy(path, to)
 
 
 def open_run(words: list[str], title: str) -> PaperRun:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from lpa_cwm.cli.main import main
 from lpa_cwm.datasets.tapvid import load_dataset
@@ -17,9 +18,12 @@ from lpa_cwm.evaluation.compare import PAPER_VARIANTS
 from lpa_cwm.metrics import METRICS
 from lpa_cwm.report.tables import paper_figures
 from lpa_cwm.reproduction import parts, tables
-from lpa_cwm.reproduction.cases import find_case, find_cases
+from lpa_cwm.reproduction.cases import find_case, find_cases, second_mode, spread_of
+from lpa_cwm.reproduction.figures import color_of
+from lpa_cwm.reproduction.index import tell_accuracy, tell_literal
 from lpa_cwm.reproduction.inputs import PaperData, PaperRun, find_data
 from lpa_cwm.reproduction.parts import PARTS, costs, find_parts
+from lpa_cwm.reproduction.tables import ADAPTERS, label_of
 from tapvid_files import entries, save
 from test_examples import example
 
@@ -246,3 +250,91 @@ def test_every_column_is_a_measure_and_every_statistic_is_described():
     assert all(name in METRICS for name in (*tables.MAIN, *tables.THRESHOLDS, *tables.VISIBILITY))
     assert len(tables.STATISTICS) == 16
     assert np.isfinite([one.value for one in paper_figures()]).all()
+
+
+def rows_of_latex(text):
+    """Rows of the body, without what leads them."""
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    return [line for line in body.splitlines() if line.endswith(r"\\") and not line.startswith(r"\multicolumn")]
+
+
+@pytest.mark.parametrize("name", ["table_1", "table_c1", "table_c2", "table_a1", "table_d1", "figure_5"])
+def test_latex_is_balanced_and_every_row_is_complete(quick, name):
+    """Braces and environments match, and each row has a cell for every column; no compiler is needed to see that."""
+    text = (quick / f"{name}.tex").read_text()
+    plain = re.sub(r"\\[{}%&$#_]", "", text.replace(r"\\", " "))
+    assert plain.count("{") == plain.count("}")
+    assert plain.replace("$$", "").count("$") % 2 == 0
+    assert re.findall(r"\\begin\{(\w+\*?)\}", text) == re.findall(r"\\end\{(\w+\*?)\}", text)[::-1]
+    types = re.search(r"\\begin\{tabularx?\}(?:\{\\linewidth\})?\{(.*?)\}\n", text)[1].replace("|", "")
+    rows = rows_of_latex(text)
+    assert rows
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == len(types) - 1, row
+
+
+def test_tables_are_laid_out_as_the_papers(quick):
+    """Groups over columns, the data set beside its rows, our rows shaded; data sets side by side in Table C.2."""
+    main_table, visibility = ((quick / f"{name}.tex").read_text() for name in ("table_1", "table_c2"))
+    assert r"\multicolumn{7}{c}{\textbf{CMC (Ours)}} & \multicolumn{5}{c}{\textbf{TAP-Vid First}}" in main_table
+    assert r"\rotatebox{90}{\textbf{toy\_davis}}" in main_table
+    shaded = [row for row in rows_of_latex(main_table) if r"\rowcolor{blue!10}" in row]
+    assert [re.search(r"& ([^&]*CWM)", row)[1] for row in shaded] == ["Uniform CWM", "APA-CWM", "LPA-CWM"]
+    assert r"\multicolumn{4}{c}{\textbf{toy\_davis}}" in visibility
+    assert all(f"{name} & " in visibility for name in ("SMURF", "CoTracker3", "Static point", "LPA-CWM"))
+
+
+def test_the_page_says_what_came_out_beside_the_paper(quick):
+    """Sentences are made from the tables of the run, so that they are true of it."""
+    index = (quick / "index.md").read_text()
+    order = re.findall(r"^## ((?:Table|Figure) [\w.]+):", index, re.MULTILINE)
+    assert order == [
+        "Table 1",
+        "Figure 4",
+        "Figure 5",
+        "Table A.1",
+        "Figure C.1",
+        "Table C.1",
+        "Table C.2",
+        "Table D.1",
+    ]
+    assert "| LPA-CWM |" in index
+    rows = [
+        {"dataset": "DAVIS", "method": name, "measure": "DCA ↑", "ours": ours, "paper": paper}
+        for name, ours, paper in (
+            ("Uniform CWM", "40", "36.87"),
+            ("APA-CWM", "39", "55.79"),
+            ("LPA-CWM", "45", "58.98"),
+        )
+    ]
+    (said,) = tell_accuracy(rows)
+    assert "on DAVIS: 40.0, 39.0 and 45.0; in the paper 36.9, 55.8 and 59.0." in said
+    assert "LPA minus uniform: +5.0; in the paper +22.1." in said
+    literal = [{"dataset": "a", "method": name, "dca_avg": dca} for name, dca in (("LPA-CWM", "50"), (TOTAL, "20"))]
+    assert list(tell_literal(literal)) == [
+        "Eq. 1 literally (`learned-total`) against motion held fixed, DCA on a: 20.0 against 50.0 (LPA-CWM)."
+    ]
+
+
+TOTAL = "LPA-CWM (learned-total)"
+
+
+def test_a_method_has_one_color_and_the_papers_name():
+    assert color_of("lpa (learned-total)") == color_of("lpa")
+    assert len({color_of(name) for name in (*ADAPTERS, "uniform", "apa", "lpa", "lk")}) == 10
+    assert [label_of(name) for name in ("lpa", "lpa (learned-total)", "sea-raft", "dis-gaps")] == [
+        "LPA-CWM",
+        TOTAL,
+        "SEA-RAFT",
+        "dis-gaps",
+    ]
+
+
+def test_the_second_mode_is_apart_from_the_peak():
+    values = torch.full((64, 64), 0.01)
+    values[10, 10], values[12, 10], values[50, 50] = 1.0, 0.9, 0.5
+    assert second_mode(values) == pytest.approx(0.5)
+    assert spread_of(torch.nn.functional.pad(torch.ones(1, 1), (5, 6, 3, 4))) == 0
+    pair = torch.zeros(8, 8)
+    pair[2, 3], pair[2, 7] = 1.0, 1.0
+    assert spread_of(pair) == pytest.approx(2.0)

@@ -303,6 +303,7 @@ def _tex_cell(cell: Cell) -> str:
 
 
 def escape_latex(words: str) -> str:
+    """Words with LaTeX's own characters and signs replaced."""
     return "".join(LATEX.get(letter, letter) for letter in words)
 
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 DEPLOYED = ("10", "1")
 FAMILY = ("Uniform CWM", "APA-CWM", "LPA-CWM")
 LOCALIZED = ("Uniform", "APA", "LPA")
+ORDER = ("Figure 1", "Figure 3", "Table 1", "Figure 4", "Figure 5", "Table 2", "Figure 6")
+"""Parts of the main text in the order of the paper; those of the appendix follow by letter and number."""
 Rows = list[dict[str, str]]
 
 
 def write_index(run: PaperRun, done: Sequence[tuple["Part", "PartResult"]]) -> Path:
-    """Say what was used and what came out, list the parts with their files, and show them."""
-    rows = []
+    """Say what was used and what came out, list the parts with their files, and show them, in the paper's order."""
+    rows, done = [], sorted(done, key=lambda one: place_of(one[0].paper))
     for part, result in done:
         files = ", ".join(f"[{name}]({name})" for name in result.files)
         rows.append(f"| {part.paper} | {part.title} | {files} | {result.seconds:g} | {deviations(run, part)} |")
@@ -46,6 +48,11 @@ def write_index(run: PaperRun, done: Sequence[tuple["Part", "PartResult"]]) -> P
     with atomic_write(path) as aside:
         aside.write_text("\n".join(lines))
     return path
+
+
+def place_of(paper: str) -> tuple[int, str]:
+    """Where a part stands in the paper, from its number."""
+    return (ORDER.index(paper), "") if paper in ORDER else (len(ORDER), paper.partition(" ")[2] + paper)
 
 
 def show(out: Path, part: "Part", result: "PartResult") -> Iterator[str]:
