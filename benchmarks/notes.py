@@ -16,12 +16,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 import tyro
 from tyro.conf import Positional
 
 from lpa_cwm import registry
-from lpa_cwm.adjudicators.apa import APA
+from lpa_cwm.adjudicators.apa import APA, to_score_frame
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import PAPER, Selection
 from lpa_cwm.decode import localize
@@ -56,6 +57,24 @@ def worst_candidate(pair: Pair, candidates: Candidates) -> Judgement:
     """All weight on the candidate that is farthest from the others: an adjudicator that chooses badly on purpose."""
     far = torch.cdist(candidates.peak, candidates.peak).sum(-1)
     return Judgement.of(torch.nn.functional.one_hot(far.argmax(1), far.shape[1]).to(far))
+
+
+def change_correlation(apa: APA, pair: Pair) -> float:
+    """Spearman's rank correlation of the map P with the magnitude of the observed change, over the pixels of a pair."""
+    change = (to_score_frame(pair.target) - to_score_frame(pair.source)).norm(dim=0)
+    ranks = [values.flatten().argsort().argsort().double() for values in (apa.gradient(pair), change)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def with_interval(statistic, videos, *columns, form: str = ".2f") -> tuple[str, tuple[float, float]]:
+    """A statistic of columns with its 95 % interval over resampled videos, and the ends of the interval."""
+    rows = {video: np.flatnonzero(np.array(videos) == video) for video in dict.fromkeys(videos)}
+    draws, found = np.random.default_rng(0), []
+    for _ in range(1000):
+        chosen = np.concatenate([rows[name] for name in draws.choice(list(rows), len(rows))])
+        found.append(statistic(*(column[chosen] for column in columns)))
+    low, high = np.quantile(found, (0.025, 0.975))
+    return f"{statistic(*columns):{form}} ({low:{form}} … {high:{form}})", (low, high)
 
 
 def verdict(estimate) -> str:
@@ -209,49 +228,59 @@ class Notes:
         draw = torch.Generator().manual_seed(0)
         noise = APA(lambda frames: torch.randn(frames.shape, generator=draw))
         found = {"the compact score model": [], "random vectors": []}
-        errors = []
-        for _, seen, candidates, end in self.candidates(pairs):
+        errors, videos, correlations = [], [], {name: [] for name in found}
+        for observed, seen, candidates, end in self.candidates(pairs):
             errors.append((candidates.peak - end[:, None]).norm(dim=-1))
+            videos += [observed.identity[1]] * len(end)
             for name, apa in zip(found, (real, noise), strict=True):
+                correlations[name].append(change_correlation(apa, seen))
                 # Weights of one query sum to one, so that queries count alike.
                 found[name].append(apa(seen, candidates).weights)
         error = torch.cat(errors)
         mixed = (error < RIGHT).any(1) & (error > WRONG).any(1)
-        ratios = []
-        rows = [("in place of the score", "weight of wrong candidates / of right ones", "wrong ones weigh more in")]
+        videos = [video for video, kept in zip(videos, mixed.tolist(), strict=True) if kept]
+        head = (
+            "in place of the score",
+            "rank correlation of P and change",
+            "weight of wrong candidates / of right ones",
+        )
+        rows, ranges = [head], []
         for name, parts in found.items():
             weights, near = torch.cat(parts)[mixed], error[mixed]
             right = (weights * (near < RIGHT)).sum(1) / (near < RIGHT).sum(1)
             wrong = (weights * (near > WRONG)).sum(1) / (near > WRONG).sum(1)
-            ratio = (wrong.mean() / right.mean()).item()
-            more = (wrong > right).double().mean().item()
-            ratios.append(ratio)
-            rows.append((name, f"{ratio:.2f}", f"{more:.0%} of the sets"))
-        some = f"{int(mixed.sum())} of {len(error)} sets have candidates within {RIGHT:g} px and beyond {WRONG:g} px."
-        if min(ratios) > 1:
-            some += " Random vectors in place of the score prefer wrong candidates, too: the preference comes from the "
-            some += "change, not from the score."
-        return [*table(*rows), "", some]
+            means = (wrong.numpy(), right.numpy())
+            ratio, ends = with_interval(lambda one, other: one.mean() / other.mean(), videos, *means)
+            rows.append((name, f"{np.mean(correlations[name]):.2f}", ratio))
+            ranges.append(ends)
+        said = f"{int(mixed.sum())} of {len(error)} sets have candidates within {RIGHT:g} px and beyond {WRONG:g} px. "
+        for name, (low, high) in zip(found, ranges, strict=True):
+            told = "wrong candidates weigh more" if low > 1 else "right candidates weigh more" if high < 1 else ""
+            said += f"With {name}, {told or 'neither wrong nor right candidates weigh more beyond chance'}. "
+        said = said.rstrip()
+        return [*table(*rows), "", said]
 
     def gain(self, pairs):
         """How much of the gain over uniform weights is visibility and how much is choice."""
         judges = {name: registry.load_adjudicator(name) for name in METHODS}
-        near, shown = {name: [] for name in METHODS}, {name: [] for name in METHODS}
+        near, shown, videos = {name: [] for name in METHODS}, {name: [] for name in METHODS}, []
         for observed, pair in self.observed(pairs, self.world, passes=0):
+            videos += [pair.identity[0]] * len(pair.xy)
             for name, result in track_pair(observed, judges, pair.xy).items():
                 error = rescale(result.xy - pair.end, observed.source.hw, (256, 256)).norm(dim=-1)
                 near[name].append((error[:, None] < torch.tensor(THRESHOLDS)).double().mean(1))
                 shown[name].append((result.strength >= observed.config.visibility_threshold).double())
         rows = [("weights", "accuracy if all points are shown", "with its own visibility", "points shown")]
-        alone, both = {}, {}
+        alone, both, said = {}, {}, []
         for name in METHODS:
-            accuracy, seen = torch.cat(near[name]), torch.cat(shown[name])
-            alone[name], both[name] = 100 * accuracy.mean(), 100 * (accuracy * seen).mean()
-            rows.append((name, f"{alone[name]:.1f}", f"{both[name]:.1f}", f"{100 * seen.mean():.1f} %"))
-        choice, sum_ = (values["lpa"] - values["uniform"] for values in (alone, both))
-        said = f"LPA minus uniform: {choice:+.1f} by choice alone, {sum_:+.1f} with visibility. APA minus uniform: "
-        said += f"{alone['apa'] - alone['uniform']:+.1f} and {both['apa'] - both['uniform']:+.1f}."
-        return [*table(*rows), "", said]
+            accuracy, seen = torch.cat(near[name]).numpy(), torch.cat(shown[name]).numpy()
+            alone[name], both[name] = 100 * accuracy, 100 * accuracy * seen
+            rows.append((name, f"{alone[name].mean():.1f}", f"{both[name].mean():.1f}", f"{100 * seen.mean():.1f} %"))
+        for name in ("lpa", "apa"):
+            gains = (values[name] - values["uniform"] for values in (alone, both))
+            choice, whole = (with_interval(np.mean, videos, gain, form="+.1f")[0] for gain in gains)
+            said.append(f"{name.upper()} minus uniform: {choice} by choice alone, {whole} with visibility.")
+        return [*table(*rows), "", " ".join(said)]
 
     def total(self, pairs):
         """Endpoint errors with motion held fixed, and with the literal total effect (Eq. 1)."""
