@@ -191,6 +191,31 @@ def test_wrong_conventions_are_recognized_at_the_query_frame(tmp_path, pickled, 
         assert re.search(sentence, notices[0])
 
 
+def test_inverted_visibility_is_recognized_at_the_query_frame(tmp_path, pickled):
+    folder = foreign_run(tmp_path, pickled, lambda xy: xy)
+    for path in folder.rglob("*.npz"):
+        held = np.load(path)
+        np.savez(path, xy=held["xy"], visible=~held["visible"])
+    (notice,) = score(folder, pickled)[0].notes["notices"]
+    assert notice.startswith("100% of the tracks are hidden at their query frame")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("tracks", "visible"), "has no `xy`; expected `xy` and `visible`; rename `tracks`."),
+        (("xy", "occluded"), "write visible = ~occluded."),
+        (("xy", "seen"), "see docs/predictions.md."),
+    ],
+)
+def test_arrays_of_other_names_are_recognized(tmp_path, pickled, names, said):
+    folder = foreign_run(tmp_path, pickled, lambda xy: xy)
+    path = next(folder.rglob("*.npz"))
+    np.savez(path, **dict(zip(names, np.load(path).values(), strict=True)))
+    with pytest.raises(InputError, match=re.escape(said)):
+        score(folder, pickled)
+
+
 def test_longer_predictions_are_trimmed_with_a_notice(tmp_path, pickled, capsys):
     folder = foreign_run(tmp_path, pickled, lambda xy: xy)
     main(["eval", "score", str(folder), "--dataset", str(pickled), "--frames", "8"])

@@ -44,6 +44,8 @@ class QueryErrors:
     """Whether another row of the predictions is nearer to the query point than the track's own."""
     nearest: Float[np.ndarray, "n"]
     """Distance of the query point to the nearest row."""
+    hidden: Bool[np.ndarray, "n"]
+    """Whether the track is called hidden in its own query frame."""
 
     @classmethod
     def of(cls, prediction: Prediction, truth: Truth) -> "QueryErrors":
@@ -56,7 +58,8 @@ class QueryErrors:
         distance[np.isnan(distance)] = np.inf
         known = np.isfinite(there[rows, rows]).all(axis=-1)
         moved = distance.min(axis=1) < distance[rows, rows]
-        return cls(query[known], there[rows, rows][known], moved[known], distance.min(axis=1)[known])
+        hidden = ~prediction.visible[rows, truth.query_frame]
+        return cls(query[known], there[rows, rows][known], moved[known], distance.min(axis=1)[known], hidden[known])
 
 
 def check_conventions(videos: Sequence[QueryErrors]) -> Iterator[str]:
@@ -66,6 +69,11 @@ def check_conventions(videos: Sequence[QueryErrors]) -> Iterator[str]:
     predicted = np.concatenate([np.zeros((0, 2)), *(video.predicted for video in videos)])
     if len(query) < MIN_POINTS:
         return
+    if (share := np.concatenate([video.hidden for video in videos]).mean()) > 0.5:
+        yield (
+            f"{share:.0%} of the tracks are hidden at their query frame, where they are visible by definition; "
+            "`visible` is true where a point can be seen: check that it is not inverted."
+        )
     miss = _median_distance(predicted, query)
     offset = np.median(predicted - query, axis=0)
     if miss > OFFSET_TOLERANCE and np.allclose(np.abs(offset), 0.5, atol=OFFSET_TOLERANCE):

@@ -81,9 +81,9 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
     """Read the predictions of one video; frames beyond the expected number are cut off."""
     arrays = _load(path, ("xy", "visible", "score"))
     expected = {"xy": (tracks, frames, 2), "visible": (tracks, frames), "score": (tracks, frames)}
-    for name in expected.keys() - ({"score"} - arrays.keys()):
+    for name in [name for name in expected if name in arrays or name != "score"]:
         if name not in arrays:
-            raise InputError(f"{path} has no `{name}`; expected `xy` and `visible`; see docs/predictions.md.")
+            raise InputError(f"{path} has no `{name}`; expected `xy` and `visible`; {_advice(path, name)}.")
         given, due = arrays[name].shape, expected[name]
         if len(given) != len(due) or given[0] != due[0] or given[1] < due[1] or given[2:] != due[2:]:
             swapped = len(given) == len(due) and given[1] == due[0] and given[0] >= due[1]
@@ -94,6 +94,18 @@ def read_prediction(path: Path, tracks: int, frames: int) -> Prediction:
             )
         _check_type(path, name, arrays[name])
     return Prediction(**{name: array[:, :frames] for name, array in arrays.items()}, seconds=_seconds(path))
+
+
+OTHER_NAMES = {"visible": ("occluded", "visibility", "vis"), "xy": ("tracks", "points", "coords", "pred_tracks")}
+"""Names of arrays in files of other trackers."""
+
+
+def _advice(path: Path, name: str) -> str:
+    """What to do about a missing array: name the array that probably holds it."""
+    found = next(iter(_load(path, OTHER_NAMES[name])), None) if name in OTHER_NAMES else None
+    if found == "occluded":
+        return "write visible = ~occluded"
+    return f"rename `{found}`" if found else "see docs/predictions.md"
 
 
 def is_complete_prediction(path: Path) -> bool:
@@ -115,7 +127,7 @@ def frame_count(path: Path) -> int:
 def _check_type(path: Path, name: str, array: Shaped[ndarray, "..."]) -> None:
     kinds = "b" if name == "visible" else "f"
     if array.dtype.kind not in kinds:
-        due = "booleans" if name == "visible" else "floats"
+        due = "booleans, such as probability > 0.5" if name == "visible" else "floats"
         raise InputError(f"{path} has `{name}` of {array.dtype}; expected {due}.")
 
 
