@@ -207,10 +207,10 @@ def test_a_run_is_the_trackers_own_and_is_reported(session):
 def test_baselines_run_beside_adjudicators_and_are_reported(session):
     points = click_point(session, 30.0, 20.0, 0).points
     heard = []
-    tracks = run_toy(points, ("uniform", "static"), on_frame=lambda *news: heard.append(news))
+    tracks = run_toy(points, ("uniform", "static"), on_frame=lambda *news: heard.append(news), backward=True)
     assert list(tracks) == ["uniform", "static"]
     assert (tracks["static"].xy == torch.tensor([30.0, 20.0])).all()
-    assert {total for _, total in heard} == {4 + 4}
+    assert {total for _, total in heard} == {4 + 4}, "backward there is nothing to do"
     with pytest.raises(InputError, match="'rafft' is not a method that runs here"):
         run_toy(points, ("rafft",))
 

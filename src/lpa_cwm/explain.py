@@ -188,7 +188,8 @@ def visibility_rule(config: TrackerConfig) -> str:
     """The visibility rule in words."""
     if config.calibration is None:
         return f"visible from a strength of {config.visibility_threshold:g}"
-    return f"visible from a mean probability of {config.calibration.threshold:.0%}"
+    least = f"{config.calibration.threshold:.0%}"
+    return f"visible if its mean with the probability of being in sight is at least {least}"
 
 
 def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:

@@ -114,6 +114,7 @@ def track_to(tab, frame):
     tab.click("#go")
     tab.wait_for_selector("#status .progress")
     tab.wait_for_selector("#tracks video")
+    tab.wait_for_selector("#still img")
     settle(tab)
 
 
@@ -139,6 +140,8 @@ def keep(tab, name, part=None):
     if PICTURES:
         tab.wait_for_timeout(1500)
         tab.mouse.move(5, 5)
+        loaded = "[...document.querySelectorAll('.card:not(.hide) img')].every(one => one.complete && one.naturalWidth)"
+        tab.wait_for_function(loaded)
         taken = tab.locator(part).screenshot() if part else tab.screenshot(full_page=True)
         Image.open(io.BytesIO(taken)).convert("RGB").save(Path(PICTURES) / f"page_{name}.webp", quality=85, method=6)
 

@@ -124,9 +124,14 @@ def whole(value: Any, largest: int) -> int:
 def progress_bar(done: int, total: int, seconds: float) -> str:
     """Progress of a run and the estimated time left."""
     share = done / total if total else 0.0
-    left = f", about {seconds / share - seconds:.0f} s left" if share else ""
+    left = f", about {duration(seconds / share - seconds)} left" if share else ""
     said = f"{done} of {total} steps{left}" if total else "Starting …"
     return f'<div class="progress"><span style="width: {share:.1%}"></span></div><p class="note">{said}</p>'
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or minutes if there are many."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def legend(session: Session) -> str:

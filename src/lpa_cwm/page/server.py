@@ -235,6 +235,8 @@ def run_methods(
     asked = queries(points)
     adjudicators = {name: cached_adjudicator(name) for name in methods if name in ADJUDICATORS}
     baselines = [name for name in methods if name not in ADJUDICATORS]
+    # From the first frame there is no way back, and the remaining time would be estimated too long.
+    backward = backward and any(point.frame > 0 for point in points)
     each = len(clip) * (2 if backward else 1)
     total = (len(baselines) + bool(adjudicators)) * each
     tracks: dict[str, Tracks] = {}
