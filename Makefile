@@ -26,7 +26,7 @@ help:            ## list the targets
 	$(PIP) -e ".[$(EXTRAS)]" --group dev
 	touch $@
 
-demo: .venv/core  ## follow points through the bundled clip, offline
+demo: .venv/core  ## track points through the bundled clip, offline
 	$(BIN)/lpa-cwm track --grid 5 --out demo/overlay.mp4 --save demo/tracks.csv
 
 lint: .venv/dev   ## style, types and layers

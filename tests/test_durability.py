@@ -33,10 +33,10 @@ def test_data_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_pa
     synced, replaced = files.sync, os.replace
     monkeypatch.setattr(files, "sync", lambda path: done.append(path) or synced(path))
     monkeypatch.setattr(os, "replace", lambda *names: done.append("rename") or replaced(*names))
-    with atomic_write(tmp_path / "a.txt") as aside:
-        aside.write_text("x")
+    with atomic_write(tmp_path / "a.txt") as temporary:
+        temporary.write_text("x")
     # The path library renames by the same call of the system.
-    assert [one for one in done if one != "rename"] == [aside, tmp_path]
+    assert [one for one in done if one != "rename"] == [temporary, tmp_path]
     done.clear()
     pin_settings(tmp_path / "new" / "settings.json", {"a": 1})
     assert done[-1] == tmp_path / "new"
@@ -60,8 +60,8 @@ def noise_frames(count=8):
 def write_safetensors(path):
     from safetensors.torch import save_file
 
-    with atomic_write(path) as aside:
-        save_file({"a": torch.rand(50_000)}, aside)
+    with atomic_write(path) as temporary:
+        save_file({"a": torch.rand(50_000)}, temporary)
 
 
 def write_predictions(path):
@@ -70,8 +70,8 @@ def write_predictions(path):
 
 
 def write_folder(path):
-    with files.atomic_folder(path) as aside:
-        np.save(aside / "a.npy", np.zeros(50_000))
+    with files.atomic_folder(path) as temporary:
+        np.save(temporary / "a.npy", np.zeros(50_000))
 
 
 WRITERS = {

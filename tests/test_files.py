@@ -110,9 +110,9 @@ def test_a_leftover_changes_nothing(name, content, tmp_path, monkeypatch):
     before = read(tmp_path)
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
         # As the writer names them now, and as it did before.
-        for aside in (files._temporary(path), path.with_name(f".{path.stem}.k3_xz91a{path.suffix}")):
-            shutil.copy(path, aside)
-            os.truncate(aside, path.stat().st_size // (1 if content == "whole" else 2))
+        for temporary in (files._temporary(path), path.with_name(f".{path.stem}.k3_xz91a{path.suffix}")):
+            shutil.copy(path, temporary)
+            os.truncate(temporary, path.stat().st_size // (1 if content == "whole" else 2))
     assert read(tmp_path) == before
 
 
@@ -144,10 +144,10 @@ def test_a_run_removes_folders_that_killed_runs_left(tmp_path, gone):
     stale = tmp_path / f".shard.lpa-{files._host()}-{gone}-abcd_123"
     stale.mkdir()
     (stale / "half.npy").touch()
-    with files.atomic_folder(tmp_path / "shard") as aside:
-        (aside / "whole.npy").touch()
-    with pytest.raises(FileNotFoundError), files.atomic_folder(tmp_path / "shard") as aside:
-        (aside / "absent" / "other.npy").touch()
+    with files.atomic_folder(tmp_path / "shard") as temporary:
+        (temporary / "whole.npy").touch()
+    with pytest.raises(FileNotFoundError), files.atomic_folder(tmp_path / "shard") as temporary:
+        (temporary / "absent" / "other.npy").touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["shard", "whole.npy"]
 
 
@@ -157,12 +157,12 @@ def test_a_run_removes_what_killed_runs_left(tmp_path, gone):
     for name in (".a.k3_xz91a.npz", f"a.lpa-{files._host()}-{gone}-abcd_123.npz", ".a.lpa-notes.npz", ".hidden"):
         kept.append(tmp_path / name)
         kept[-1].touch()
-    with atomic_write(tmp_path / "out.npz") as aside:
-        aside.write_text("whole")
-        assert files.TEMPORARY.fullmatch(aside.name)
+    with atomic_write(tmp_path / "out.npz") as temporary:
+        temporary.write_text("whole")
+        assert files.TEMPORARY.fullmatch(temporary.name)
         # A process that is at work does not lose its file.
         remove_leftovers(tmp_path)
-        assert aside.exists()
+        assert temporary.exists()
     assert not any(path.exists() for path in stale)
     assert all(path.exists() for path in kept)
     assert (tmp_path / "out.npz").read_text() == "whole"
@@ -187,8 +187,8 @@ def test_a_setting_that_is_left_out_differs_from_one_that_the_folder_has(tmp_pat
 
 def test_long_names_can_be_written(tmp_path):
     path = tmp_path / f"{'%C3%BC' * 41}.npz"
-    with atomic_write(path) as aside:
-        aside.write_text("whole")
+    with atomic_write(path) as temporary:
+        temporary.write_text("whole")
     assert path.exists()
 
 
@@ -201,8 +201,8 @@ from lpa_cwm.files import atomic_write
 
 class Slow:
     def run(self):
-        with atomic_write(Path(sys.argv[1]) / "out.npz") as aside:
-            aside.write_text("half")
+        with atomic_write(Path(sys.argv[1]) / "out.npz") as temporary:
+            temporary.write_text("half")
             print("ready", flush=True)
             time.sleep(60)
 
@@ -223,7 +223,7 @@ def test_a_stopped_command_leaves_no_temporary_file(tmp_path, sent, code):
     process.send_signal(sent)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == code
-    assert "run the same command again" in said
+    assert "nothing was written" in said
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
 
@@ -234,8 +234,8 @@ def test_a_killed_command_is_cleaned_up_after_by_the_next(tmp_path):
     process.kill()
     process.communicate()
     assert len(list(tmp_path.iterdir())) == 1
-    with atomic_write(tmp_path / "out.npz") as aside:
-        aside.write_text("whole")
+    with atomic_write(tmp_path / "out.npz") as temporary:
+        temporary.write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
 
 

@@ -183,8 +183,8 @@ def describe_histogram(counts: list[int]) -> str:
 def draw_audit(stats: Mapping[str, AdjudicatorStats], path: Path) -> None:
     """Write the figure of an audit."""
     figure = audit_figure(stats)
-    with atomic_write(path) as aside:
-        figure.savefig(aside, dpi=160)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=160)
 
 
 def audit_figure(stats: Mapping[str, AdjudicatorStats]) -> "Figure":
@@ -239,7 +239,7 @@ def draw_ranks(axes: "Axes", name: str, by_rank: list[Estimate]) -> None:
 def draw_bar(axes: "Axes", place: int, estimate: Estimate, color: str, text: str, size: float = 9) -> None:
     """A bar with its interval and its value."""
     known = estimate.low == estimate.low
-    reach = [[estimate.value - estimate.low], [estimate.high - estimate.value]] if known else None
-    axes.bar(place, estimate.value, yerr=reach, color=color, capsize=3, width=0.65, error_kw={"elinewidth": 1.2})
+    error_bar = [[estimate.value - estimate.low], [estimate.high - estimate.value]] if known else None
+    axes.bar(place, estimate.value, yerr=error_bar, color=color, capsize=3, width=0.65, error_kw={"elinewidth": 1.2})
     top = estimate.high if known else estimate.value
     axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=size)

@@ -59,8 +59,8 @@ def save_figure(figure: "Figure", out: Path, name: str) -> list[Path]:
     """Write a figure as PDF and PNG."""
     paths = [out / f"{name}.{form}" for form in FORMS]
     for path, metadata in zip(paths, FORMS.values(), strict=True):
-        with atomic_write(path) as aside:
-            figure.savefig(aside, dpi=160, metadata=metadata)
+        with atomic_write(path) as temporary:
+            figure.savefig(temporary, dpi=160, metadata=metadata)
     return paths
 
 

@@ -45,8 +45,8 @@ def write_index(run: PaperRun, done: Sequence[tuple["Part", "PartResult"]]) -> P
         "",
     ]
     path = run.out / "index.md"
-    with atomic_write(path) as aside:
-        aside.write_text("\n".join(lines))
+    with atomic_write(path) as temporary:
+        temporary.write_text("\n".join(lines))
     return path
 
 

@@ -105,8 +105,8 @@ def make_part(run: PaperRun, part: Part) -> PartResult:
     seconds = time.perf_counter() - begin
     files = [str(path.relative_to(run.out)) for path in paths]
     result = PartResult(part.name, part.paper, part.title, files, round(seconds, 1), sizes_of(run.out, files))
-    with atomic_write(run.out / "parts" / f"{part.name}.json") as aside:
-        aside.write_text(json.dumps(asdict(result)))
+    with atomic_write(run.out / "parts" / f"{part.name}.json") as temporary:
+        temporary.write_text(json.dumps(asdict(result)))
     return result
 
 

@@ -125,8 +125,8 @@ def write_table(table: Table, out: Path, to_latex: Callable[[Table], str] | None
     writers = WRITERS if to_latex is None else WRITERS | {"tex": to_latex}
     for suffix, to_text in writers.items():
         paths.append(out / f"{table.slug}.{suffix}")
-        with atomic_write(paths[-1]) as aside:
-            aside.write_text(to_text(table))
+        with atomic_write(paths[-1]) as temporary:
+            temporary.write_text(to_text(table))
     return paths
 
 
