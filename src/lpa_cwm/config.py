@@ -43,6 +43,8 @@ class TrackerConfig:
 
     masks: int = 10
     """Masks, and so candidates, per query and target (M)."""
+    hidden_share: float = 0.9
+    """Share of the target's patches that a mask of a whole frame hides."""
     gaps: tuple[int, ...] = ()
     """Distances in frames from a target to further source frames besides the query's; the paper has none."""
     gap_masks: int = 5
@@ -81,6 +83,8 @@ class TrackerConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; expected a whole number from {least} on.")
+        if not 0 < self.hidden_share < 1:
+            raise InputError(f"hidden_share is {self.hidden_share!r}; expected a share between 0 and 1.")
         if not self.sharpness > 0:
             raise InputError(f"sharpness is {self.sharpness!r}; expected a number above 0.")
         if not all(isinstance(gap, int) and gap > 0 for gap in self.gaps):
@@ -181,6 +185,7 @@ PAPER = Preset(
         # Trajectories are direct predictions from the query's frame, without recursion (Section 3.4, Appendix A).
         "gaps": (),
         "masks": 10,
+        "hidden_share": 0.9,
         "passes": 1,
         "windows": 2,
         "reduce": "mean",

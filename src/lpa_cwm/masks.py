@@ -101,13 +101,18 @@ def joint_group_size(patches: int) -> int:
 
 
 def joint_plan(
-    around: Bool[Tensor, "n p"], count: int, reveal: Literal["random", "raster"], *identity: KeyPart
+    around: Bool[Tensor, "n p"],
+    count: int,
+    reveal: Literal["random", "raster"],
+    *identity: KeyPart,
+    hidden_share: float = HIDDEN_SHARE,
 ) -> MaskPlan:
     """Masks for groups of consecutive queries; the masks of a group hide the neighborhoods of all its queries."""
     masks, used = [], torch.zeros(len(around), 0, dtype=torch.bool)
     for number, group in enumerate(torch.arange(len(around)).split(joint_group_size(around.shape[1]))):
         own = (*identity, "group", number)
-        masks.append(hide(random_masks(count, around.shape[1], *own), around[group].any(0), reveal, *own))
+        drawn = random_masks(count, around.shape[1], *own, hidden_share=hidden_share)
+        masks.append(hide(drawn, around[group].any(0), reveal, *own))
         member = torch.isin(torch.arange(len(around)), group)
         used = torch.cat((used, member[:, None].expand(-1, count)), dim=1)
     return MaskPlan(torch.cat(masks), used)

@@ -7,6 +7,7 @@ clip's own pixels (`native`): around the point in each source frame, and around 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -212,11 +213,13 @@ def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tens
     config, world = observed.config, observed.world
     around = neighborhood(ends, world.size, world.patch).cpu()
     if config.reevaluation == "joint":
-        return joint_plan(around, config.masks, config.reveal, *observed.identity, "pass", index)
+        key = (*observed.identity, "pass", index)
+        return joint_plan(around, config.masks, config.reveal, *key, hidden_share=config.hidden_share)
     keys = [(*observed.identity, *point, "pass", index) for point in xy.tolist()]
+    draw = partial(random_masks, config.masks, observed.patches)
     return per_query_plan(
         [
-            hide(random_masks(config.masks, observed.patches, *key), near, config.reveal, *key)
+            hide(draw(*key, hidden_share=config.hidden_share), near, config.reveal, *key)
             for key, near in zip(keys, around, strict=True)
         ]
     )

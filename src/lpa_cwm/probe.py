@@ -66,7 +66,8 @@ class ObservedPair:
     @cached_property
     def masks(self) -> Bool[Tensor, "m p"]:
         """First masks, if all queries share them."""
-        return random_masks(self.config.masks, self.patches, *self.identity, "pass", 0)
+        share = self.config.hidden_share
+        return random_masks(self.config.masks, self.patches, *self.identity, "pass", 0, hidden_share=share)
 
     @cached_property
     def factual(self) -> Any:
@@ -134,8 +135,9 @@ def first_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"]) -> MaskPlan:
     """Random masks, shared by the pair's queries or drawn for each."""
     if observed.config.mask_sharing == "pair":
         return shared_plan(observed.masks, len(xy))
-    draw = observed.config.masks, observed.patches
-    return per_query_plan([random_masks(*draw, *observed.identity, *point, "pass", 0) for point in xy.tolist()])
+    count, share = observed.config.masks, observed.config.hidden_share
+    keys = [(*observed.identity, *point, "pass", 0) for point in xy.tolist()]
+    return per_query_plan([random_masks(count, observed.patches, *key, hidden_share=share) for key in keys])
 
 
 @dataclass(slots=True)

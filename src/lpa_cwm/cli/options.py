@@ -173,6 +173,8 @@ class ExpertOptions(PresetOption):
 
     masks: Annotated[int, integer(1, 256)] | None = None
     """Masks, and so candidates, per query and target from the query's frame (M)."""
+    hidden_share: Annotated[float, real(0.01, 0.99)] | None = None
+    """Share of the target's patches that a mask of a whole frame hides."""
     gaps: tuple[Annotated[int, integer(1, 100_000)], ...] | None = None
     """Distances in frames from a target to further source frames, in addition to the query's frame."""
     gap_masks: Annotated[int, integer(1, 256)] | None = None

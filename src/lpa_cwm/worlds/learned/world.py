@@ -25,7 +25,7 @@ CALIBRATION = Calibration(visible=(1.0164, -1.3978, 1.0366), found=(3.0775, -1.4
 """Fitted on simulated clips and on annotated natural video by `lpa-cwm train confidence`; the threshold was chosen on
 real video."""
 DEFAULTS = TrackerConfig(
-    gaps=(1, 4), passes=1, reevaluation="native", sharpness=500.0, calibration=CALIBRATION, batch=32
+    hidden_share=0.8, gaps=(1, 4), passes=1, reevaluation="native", sharpness=500.0, calibration=CALIBRATION, batch=32
 )
 """Through time, then in native crops. The sharpness was chosen on layered validation pairs: windows then act on peaks,
 not on noise."""
