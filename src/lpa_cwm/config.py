@@ -27,7 +27,7 @@ class Calibration:
     found: tuple[float, ...]
     """The same: whether the point is visible and found."""
     threshold: float = 0.5
-    """A point counts as visible from this mean of both probabilities on."""
+    """A point counts as visible if the mean of both probabilities is at least this."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TrackerConfig:
     hidden_share: float = 0.9
     """Share of the target's patches that a mask of a whole frame hides."""
     gaps: tuple[int, ...] = ()
-    """Distances in frames from a target to further source frames besides the query's; the paper has none."""
+    """Distances in frames from a target to further source frames beside the query frame; the paper has none."""
     gap_masks: int = 5
     """Masks per further source frame."""
     passes: int = 1
@@ -58,7 +58,7 @@ class TrackerConfig:
     sharpness: float = 200.0
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: float = 0.05
-    """Least response strength of a visible point, if there is no calibration."""
+    """Minimum response strength of a visible point, if there is no calibration."""
     calibration: Calibration | None = None
     """Calibrated confidence, which then also decides visibility; the paper has none."""
     strength: Literal["judged", "mean"] = "judged"
@@ -70,7 +70,7 @@ class TrackerConfig:
     reevaluation: Literal["query", "joint", "native"] = "joint"
     """Re-evaluation with masks edited for each query, for 32 queries at once, or in crops at native resolution."""
     reveal: Literal["random", "raster"] = "random"
-    """Which hidden patches a re-evaluation mask reveals in exchange: random ones, or the first ones as official."""
+    """Which hidden patches a re-evaluation mask reveals in exchange: random ones, or the first ones (official code)."""
     subpixel: bool = True
     """Refine the endpoint by parabolas through the peak; in the paper it is a pixel center."""
     batch: int = 16
@@ -92,7 +92,7 @@ class TrackerConfig:
 
     @property
     def first_masks_only(self) -> bool:
-        """Whether nothing is asked about whole frames except with the first masks, shared by all queries."""
+        """Whether all queries in whole frames use the shared first masks, and no others."""
         return self.mask_sharing == "pair" and (self.passes == 0 or self.reevaluation == "native")
 
     def changed(self, settings: Mapping[str, Any]) -> "TrackerConfig":

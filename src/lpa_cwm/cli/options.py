@@ -186,7 +186,7 @@ class ExpertOptions(PresetOption):
     sharpness: Positive | None = None
     """Inverse temperature of the response distribution (beta)."""
     visibility_threshold: Annotated[float, real(0.0, 1e3)] | None = None
-    """Least response strength of a visible point."""
+    """Minimum response strength of a visible point."""
     mask_sharing: Literal["pair", "query"] | None = None
     """Masks of the first pass: shared by all queries of a frame pair, or drawn for each query."""
     reevaluation: Literal["query", "joint", "native"] | None = None

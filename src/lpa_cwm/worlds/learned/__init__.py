@@ -1,6 +1,6 @@
 """A world model that matches, propagates and warps; every part is learned or a textbook method.
 
-It predicts a target frame from a source frame and about a tenth of the target's 8 x 8 patches.
+It predicts a target frame from a source frame and a fifth of the target's 8 x 8 patches.
 
 1. **Describe** (once per frame). A small convolutional network gives every 8 x 8 patch at every fourth pixel a unit
    descriptor; its receptive field is the patch, so a hidden patch cannot leak. A U-Net gives the frame, in its role as
