@@ -20,7 +20,7 @@ from lpa_cwm.report.tables import paper_figures
 from lpa_cwm.reproduction import parts, tables
 from lpa_cwm.reproduction.cases import find_case, find_cases, second_mode, spread_of
 from lpa_cwm.reproduction.figures import color_of
-from lpa_cwm.reproduction.index import tell_accuracy, tell_literal
+from lpa_cwm.reproduction.index import describe_accuracy, describe_literal
 from lpa_cwm.reproduction.inputs import PaperData, PaperRun, find_data
 from lpa_cwm.reproduction.parts import PARTS, costs, find_parts
 from lpa_cwm.reproduction.tables import ADAPTERS, label_of
@@ -307,11 +307,11 @@ def test_the_page_says_what_came_out_beside_the_paper(quick):
             ("LPA-CWM", "45", "58.98"),
         )
     ]
-    (said,) = tell_accuracy(rows)
+    (said,) = describe_accuracy(rows)
     assert "on DAVIS: 40.0, 39.0 and 45.0; in the paper 36.9, 55.8 and 59.0." in said
     assert "LPA minus uniform: +5.0; in the paper +22.1." in said
     literal = [{"dataset": "a", "method": name, "dca_avg": dca} for name, dca in (("LPA-CWM", "50"), (TOTAL, "20"))]
-    assert list(tell_literal(literal)) == [
+    assert list(describe_literal(literal)) == [
         "Eq. 1 literally (`learned-total`) against motion held fixed, DCA on a: 20.0 against 50.0 (LPA-CWM)."
     ]
 

@@ -46,7 +46,7 @@ class TrackerConfig:
     hidden_share: float = 0.9
     """Share of the target's patches that a mask of a whole frame hides."""
     gaps: tuple[int, ...] = ()
-    """Distances in frames from a target to further source frames beside the query frame; the paper has none."""
+    """Distances in frames from a target to further source frames; the paper has the query frame only."""
     gap_masks: int = 5
     """Masks per further source frame."""
     passes: int = 1

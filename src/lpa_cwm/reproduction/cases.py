@@ -31,7 +31,7 @@ QUERIES = 5
 """Queries of a qualitative case."""
 RADIUS = 6
 """Of APA's neighborhood, in pixels."""
-APART = 16
+MIN_MODE_DISTANCE = 16
 """Pixels from the peak of a distribution beyond which another mode is a second one."""
 CORNERS = {"upper left": (0.0, 0.0), "upper right": (1.0, 0.0), "lower left": (0.0, 1.0), "lower right": (1.0, 1.0)}
 """Places of a badge, as fractions of width and height."""
@@ -239,7 +239,7 @@ def second_mode(distribution: Float[Tensor, "h w"]) -> float:
     height, width = distribution.shape
     row, column = divmod(int(distribution.argmax()), width)
     y, x = torch.arange(height)[:, None] - row, torch.arange(width) - column
-    far = (y**2 + x**2).to(distribution.device) > APART**2
+    far = (y**2 + x**2).to(distribution.device) > MIN_MODE_DISTANCE**2
     return float((distribution * far).max() / distribution.max())
 
 

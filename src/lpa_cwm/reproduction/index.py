@@ -108,19 +108,19 @@ def deviations(run: PaperRun, part: "Part") -> str:
 
 def findings(out: Path) -> Iterator[str]:
     """Sentences made from the tables that were written, so that they are true of this run."""
-    for path, tell in (
-        ("table_1_difference.csv", tell_accuracy),
-        ("table_1.csv", tell_literal),
-        ("table_2_difference.csv", tell_windows),
-        ("figure_6.csv", tell_audit),
-        ("figure_e1.csv", tell_sweep),
+    for path, describe in (
+        ("table_1_difference.csv", describe_accuracy),
+        ("table_1.csv", describe_literal),
+        ("table_2_difference.csv", describe_windows),
+        ("figure_6.csv", describe_audit),
+        ("figure_e1.csv", describe_sweep),
     ):
         if (out / path).exists():
             with (out / path).open(newline="") as file:
-                yield from (f"- {sentence}" for sentence in tell(list(csv.DictReader(file))))
+                yield from (f"- {sentence}" for sentence in describe(list(csv.DictReader(file))))
 
 
-def tell_accuracy(rows: Rows) -> Iterator[str]:
+def describe_accuracy(rows: Rows) -> Iterator[str]:
     """DCA of the three weightings here and in the paper, for each data set that the paper has."""
     found = {(row["dataset"], row["method"]): row for row in rows if row["measure"].startswith("DCA")}
     for dataset in dict.fromkeys(name for name, _ in found):
@@ -133,7 +133,7 @@ def tell_accuracy(rows: Rows) -> Iterator[str]:
             )
 
 
-def tell_literal(rows: Rows) -> Iterator[str]:
+def describe_literal(rows: Rows) -> Iterator[str]:
     """DCA with the literal total effect, beside the same weights with the motion held fixed."""
     found = {(row["dataset"], row["method"]): float(row["dca_avg"] or "nan") for row in rows}
     told: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ def tell_literal(rows: Rows) -> Iterator[str]:
         yield f"Eq. 1 literally (`learned-total`) against motion held fixed, DCA on {dataset}: {', '.join(values)}."
 
 
-def tell_windows(rows: Rows) -> Iterator[str]:
+def describe_windows(rows: Rows) -> Iterator[str]:
     """What the two windows add to DCA."""
     found = {row["configuration"]: row for row in rows if row["measure"].startswith("DCA")}
     pairs = [(f"{name} + Win.", f"{name} + Std.") for name in LOCALIZED]
@@ -155,18 +155,18 @@ def tell_windows(rows: Rows) -> Iterator[str]:
         yield f"DCA, windowed minus standard localization, uniform, APA and LPA weights: {ours}; in the paper {paper}."
 
 
-def tell_audit(rows: Rows) -> Iterator[str]:
+def describe_audit(rows: Rows) -> Iterator[str]:
     """Errors of the weighted endpoints."""
     words = ", ".join(f"{row['adjudicator']} {float(row['epe']):.2f}" for row in rows)
     yield f"Error of the weighted endpoint on held-out candidates, px: {words}."
 
 
-def tell_sweep(rows: Rows) -> Iterator[str]:
-    """The least error of the sweep, and that of the paper's setting."""
+def describe_sweep(rows: Rows) -> Iterator[str]:
+    """The smallest error of the sweep, and the error at the setting of the paper."""
     errors = {(row["masks"], row["passes"]): float(row["error"]) for row in rows}
     best = min(errors, key=lambda setting: errors[setting])
     deployed = f"; M = 10, R = 1: {errors[DEPLOYED]:.2f} px" if DEPLOYED in errors else ""
-    yield f"Least error over M and R: {errors[best]:.2f} px, with M = {best[0]} and R = {best[1]}{deployed}."
+    yield f"Smallest error over M and R: {errors[best]:.2f} px, with M = {best[0]} and R = {best[1]}{deployed}."
 
 
 def _numbers(values: Sequence[float], form: str = ".1f") -> str:
