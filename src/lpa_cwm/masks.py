@@ -9,12 +9,13 @@ from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
 from lpa_cwm.geometry import patch_of
 from lpa_cwm.rng import KeyPart, generator
 
-HIDDEN_SHARE = 0.9
-"""Of 1024 patches int(0.9 * 1024) = 921 are hidden."""
+HIDDEN_SHARE = TrackerConfig.hidden_share
+"""The share of the paper: of 1024 patches int(0.9 * 1024) = 921 are hidden."""
 
 
 def random_masks(
