@@ -235,12 +235,12 @@ def spread_of(distribution: Float[Tensor, "h w"]) -> float:
 
 
 def second_mode(distribution: Float[Tensor, "h w"]) -> float:
-    """The largest value apart from the peak, relative to the peak."""
+    """Height of the largest value apart from the peak over the background, the median, relative to the peak."""
     height, width = distribution.shape
     row, column = divmod(int(distribution.argmax()), width)
     y, x = torch.arange(height)[:, None] - row, torch.arange(width) - column
     far = (y**2 + x**2).to(distribution.device) > MIN_MODE_DISTANCE**2
-    return float((distribution * far).max() / distribution.max())
+    return float(((distribution * far).max() - distribution.median()).clamp(min=0) / distribution.max())
 
 
 def windowed_figure(explained: Explanation) -> "Figure":
