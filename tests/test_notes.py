@@ -9,8 +9,10 @@ from typing import get_args
 
 import pytest
 
+from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.report.tables import paper_figures
+from tapvid_files import entries, save
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reproduction_notes.md"
@@ -48,6 +50,40 @@ def test_a_page_without_the_place_is_refused(notes, tmp_path):
     with pytest.raises(SystemExit, match="lacks <!-- figures: gain -->"):
         notes.replace_table(page, "gain", [])
     assert page.read_text() == "nothing"
+
+
+@pytest.fixture
+def davis(notes, monkeypatch):
+    """The script of the DAVIS tables as a module."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    yield importlib.import_module("davis")
+    del sys.modules["davis"]
+
+
+def test_the_davis_tables_of_the_results_are_written_by_their_script(davis, tmp_path, capsys):
+    """Every table has its place on the page, with the rows of the run; what was not run is named."""
+    page = tmp_path / "results.md"
+    page.write_text((ROOT / "docs/results.md").read_text())
+    data = save(tmp_path / "data.pkl", entries(2, n=3, t=4))
+    command = davis.Davis(data, tmp_path / "out", ("static", "lk", "dis-gaps"), world="toy", page=page)
+    command.run()
+    parts = {
+        name: rest.split("<!-- end")[0]
+        for name, rest in re.findall(r"<!-- figures: (\S+) -->(.*?<!-- end)", page.read_text(), re.DOTALL)
+    }
+    assert set(parts) >= {"davis", "davis-minus", "davis-direct", "davis-halves"}
+    rows = [line.split(" | ")[0].strip("| ") for line in parts["davis"].splitlines() if line.startswith("| `")]
+    assert rows == [
+        "`static`",
+        "`lk`",
+        "`dis-gaps`",
+        *(f"`{name}`, direct" for name in ADJUDICATORS),
+        *(f"`{name}`" for name in ADJUDICATORS),
+    ]
+    assert re.search(r"Not run here: .*`raft-things`", parts["davis"])
+    assert parts["davis-minus"].count("| `") == 4
+    assert parts["davis-halves"].count(" / ") == 25
+    assert "Direct, LPA minus uniform weights: DCA " in parts["davis-direct"]
 
 
 def paper_value(method, metric, dataset="DAVIS", kind="main"):
