@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from lpa_cwm.adjudicators.lpa import LPA
 from lpa_cwm.config import ADJUDICATORS
 from lpa_cwm.errors import InputError
 from lpa_cwm.report.tables import paper_figures
@@ -136,3 +137,14 @@ def test_the_pages_of_the_paper_hold_every_part():
             assert f"({name})" in index
     linked = {line.split(")")[0] for line in index.split("](")[1:]}
     assert linked == {path.name for path in folder.iterdir()} - {"index.md"}
+
+
+def test_the_protocol_page_counts_the_parameters_that_there_are():
+    def count(**options):
+        return sum(parameter.numel() for parameter in LPA(**options).parameters())
+
+    text = (ROOT / "docs/protocol.md").read_text()
+    both, head = count(visibility_head=True, path=True), count(visibility_head=True) - count()
+    for number in (count(), both, head):
+        assert f"{number:,}" in text
+    assert set(re.findall(r"\d,\d{3},\d{3}", text)) == {f"{count():,}", f"{both:,}"}
