@@ -20,7 +20,8 @@ for index in range(5):
     video[np.arange(8), place[:, 1], place[:, 0]] = 255
     points = ((place + 0.5) / 64)[None].astype(np.float32)
     content[f"dot{index}"] = {"video": video, "points": points, "occluded": np.zeros((1, 8), bool)}
-Path("dots.pkl").write_bytes(pickle.dumps(content))
+with open("dots.pkl", "wb") as file:
+    pickle.dump(content, file)
 
 # %% [markdown]
 # The tracker. It loses the point in the last two frames of every video.

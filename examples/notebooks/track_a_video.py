@@ -24,12 +24,13 @@ tracks.play(clip)
 
 # %%
 for number, (x, y) in enumerate(tracks.xy[:, -1].tolist()):
-    print(f"point {number} ends at {x:.1f}, {y:.1f}, {'visible' if tracks.visible[number, -1] else 'hidden'}")
+    state = "visible" if tracks.visible[number, -1] else "hidden"
+    print(f"point {number} ends at {x:.1f}, {y:.1f}, {state}, confidence {tracks.confidence[number, -1]:.2f}")
 
 # %% [markdown]
 # Save and load, or draw an overlay.
 
 # %%
-tracks.save("tracks.csv")
+tracks.save("tracks.csv", clip=clip)
 lc.write("overlay.mp4", tracks.overlay(clip), clip.fps)
 lc.Tracks.load("tracks.csv")
