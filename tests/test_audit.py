@@ -121,4 +121,4 @@ def test_a_figure_without_a_kind_is_refused_before_the_work(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["eval", "audit", str(tmp_path / "nothing there"), "--out", str(tmp_path / "figure")])
     assert stop.value.code == 2
-    assert "must end in .png or .pdf or .svg" in capsys.readouterr().err
+    assert "must end in .png, .pdf or .svg" in capsys.readouterr().err

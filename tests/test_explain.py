@@ -74,7 +74,7 @@ def test_the_figure(tmp_path, capsys):
     [
         (["--target", "99"], "target frame is 99"),
         (["--adjudicator", "dis"], "not a known adjudicator"),
-        (["--out", "why"], "must end in .png or .pdf or .svg"),
+        (["--out", "why"], "must end in .png, .pdf or .svg"),
     ],
 )
 def test_what_cannot_be_explained(tmp_path, capsys, options, said):

@@ -138,7 +138,7 @@ def out_file(*suffixes: str) -> Any:
     def parse(text: str) -> Path:
         path = parse_path(text)
         if suffixes and path.suffix.lower() not in suffixes:
-            raise ValueError(f"the name must end in {' or '.join(suffixes)}")
+            raise ValueError(f"the name must end in {' or '.join(', '.join(suffixes).rsplit(', ', 1))}")
         if _is(path, Path.is_dir):
             raise ValueError("it is a folder; give the name of a file")
         _check_writable(path.absolute().parent)

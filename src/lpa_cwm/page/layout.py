@@ -27,6 +27,7 @@ METHOD_TIPS = """<p class="note">How they weigh the candidates:
 plausible images have more weight. Nothing is learned.">APA</span>
 <span class="tip" tabindex="0" data-tip="Learned: a small network, trained on simulated clips, weighs the candidates \
 together and judges whether the point is visible.">LPA</span></p>"""
+BASELINE_INFO = "Lucas-Kanade (lk), and optical flow by DIS or RAFT: from the point's frame, or over several gaps."
 EMPTY_PANEL = '<div class="blank">Choose a point and a target frame, then press <b>Show why</b>.</div>'
 CONFIDENCE_SCALE = '<div class="scale"><span>uncertain</span><i></i><span>certain</span></div>'
 CLICK_MODES = {"point": "A point", "object": "An object"}
@@ -199,7 +200,11 @@ class PageLayout:
         self.methods = gr.CheckboxGroup(label="Adjudicators, side by side", elem_id="methods")
         gr.HTML(METHOD_TIPS, elem_id="tips")
         self.baselines = gr.Dropdown(
-            label="Baselines to compare with", elem_id="baselines", multiselect=True, filterable=False
+            label="Baselines to compare with",
+            elem_id="baselines",
+            multiselect=True,
+            filterable=False,
+            info=BASELINE_INFO,
         )
         self.world = gr.Dropdown(label="World model", elem_id="world", filterable=False)
         self.last = gr.Slider(1, 2, 1, step=1, label="Track up to frame", elem_id="last", buttons=[])
