@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from PIL import Image
 
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.cli.main import main
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.explain import explain, show_visible_patches
+from lpa_cwm.explain import draw_explanation, explain, show_visible_patches
 from lpa_cwm.tracker import CwmTracker
 from lpa_cwm.types import Judgement, Queries
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip
@@ -59,6 +60,20 @@ def test_it_says_how_far_the_point_was_believed_to_be_seen(passes, sight):
     assert [one.visibility for one in answers] == pytest.approx([1.0, sight])
     plain, less = (one.result.strength.item() for one in answers)
     assert less == pytest.approx(plain * sight)
+
+
+def test_the_figure_has_the_shape_of_the_clip(tmp_path):
+    clip = toy_clip(ToyMotion(), 2, (40, 80))
+    tracker = CwmTracker(ToyWorld(size=64, sigma=2.0), uniform, TrackerConfig(masks=2))
+    explained = explain(tracker, clip, Queries(torch.tensor([[30.0, 20.0]]), torch.tensor([0])), 1)
+    sizes = {}
+    for hw in (clip.hw, (64, 64)):
+        draw_explanation(explained, tmp_path / "why.png", hw)
+        with Image.open(tmp_path / "why.png") as drawn:
+            sizes[hw] = drawn.size
+    wide, square = sizes.values()
+    assert wide[0] == pytest.approx(square[0], rel=0.03)
+    assert wide[1] < 0.65 * square[1]
 
 
 def test_the_figure(tmp_path, capsys):

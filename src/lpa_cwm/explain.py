@@ -18,7 +18,7 @@ from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.errors import require
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.files import atomic_write
-from lpa_cwm.geometry import to_continuous_index
+from lpa_cwm.geometry import HW, to_continuous_index
 from lpa_cwm.online import ONLY, OnlineTracker
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
 from lpa_cwm.responses import CHANNELS, dense_magnitude
@@ -269,26 +269,30 @@ def summary_text(explained: Explanation) -> str:
     return "\n".join(lines)
 
 
-def draw_explanation(explained: Explanation, path: Path) -> None:
-    """Draw frames, visible patches, predictions and distributions above, and the candidates by weight below."""
+def draw_explanation(explained: Explanation, path: Path, hw: HW = (1, 1)) -> None:
+    """Draw frames, visible patches, predictions and distributions above, and the candidates by weight below.
+
+    The square frames of the model are drawn in the shape of the clip's, of which `hw` is the size.
+    """
     require("matplotlib", "report")
     from matplotlib.figure import Figure
 
     upper, order = upper_panels(explained), explained.weights.argsort(descending=True).tolist()
     above, below = -(-(len(upper) + 1) // COLUMNS), -(-len(order) // COLUMNS)
-    figure = Figure(figsize=(2.6 * COLUMNS, 2.75 * (above + below)), layout="constrained")
+    shape = hw[0] / hw[1]
+    figure = Figure(figsize=(2.6 * COLUMNS, (2.6 * shape + 0.15) * (above + below)), layout="constrained")
     grid = figure.subplots(above + below, COLUMNS, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, (title, image, marks) in zip(grid[:above].flat, upper, strict=False):
-        axes.imshow(image)
+        axes.imshow(image, aspect=shape)
         axes.set_title(title, fontsize=9)
         for xy, color in marks:
             draw_marker(axes, xy, color)
     grid[:above].flat[len(upper)].text(0.02, 0.95, summary_text(explained), va="top", fontsize=10, linespacing=1.6)
     strengths = dense_magnitude(explained.response)
     for axes, index in zip(grid[above:].flat, order, strict=False):
-        axes.imshow(overlay_heat(strengths[index], float(strengths.max()), explained.target))
+        axes.imshow(overlay_heat(strengths[index], float(strengths.max()), explained.target), aspect=shape)
         draw_marker(axes, explained.peak[index], PEAK, "o")
         axes.set_title(f"{explained.name(index)}, weight {explained.weights[index]:.2f}", fontsize=8)
     with atomic_write(path) as temporary:

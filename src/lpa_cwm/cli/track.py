@@ -274,7 +274,7 @@ class Explain(JsonOption):
             )
         tracker = registry.load_cwm(name, device=device, **self.model.names(), **self.expert.given())
         explanation = explain(tracker, clip, query, self.target)
-        draw_explanation(explanation, self.out)
+        draw_explanation(explanation, self.out, clip.hw)
         print(
             json.dumps(explanation_values(explanation, clip.hw) | {"written": str(self.out)}) if self.json else self.out
         )
