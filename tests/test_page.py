@@ -231,6 +231,16 @@ def test_a_run_stops_when_told(session, tmp_path, method):
     assert not list(server.results.rglob("*.mp4"))
 
 
+def test_a_stop_before_the_first_frame_is_not_lost(session, tmp_path):
+    server = PageServer(tmp_path)
+    stop = server.start("a")
+    server.stop("a")
+    with pytest.raises(Stopped):
+        server.run(
+            click_point(session, 30.0, 20.0, 0), RunOptions(["uniform"], "toy", 3), "a", lambda *news: None, stop
+        )
+
+
 def test_a_new_clip_stops_the_run_on_the_former_one(session, tmp_path):
     server = PageServer(tmp_path)
     first = server.open_bundled("toy", "a")

@@ -253,6 +253,8 @@ class Page(PageLayout):
     ) -> Iterator[tuple[Any, ...]]:
         """Track in a thread and report progress; then show the results."""
         begun, heard = time.monotonic(), deque([(0, 0)], maxlen=1)
+        tab = tab_of(request)
+        stop = self.server.start(tab)
 
         def work() -> tuple[Results, ResultFiles]:
             known = present(session)
@@ -260,7 +262,7 @@ class Page(PageLayout):
             for name in chosen:
                 check_choice(name, [*models.runnable_adjudicators(), *models.runnable_baselines()], "method")
             options = RunOptions(chosen, world, whole(last, len(known.clip) - 1), bool(backward))
-            return self.server.run(known, options, tab_of(request), lambda *steps: heard.append(steps))
+            return self.server.run(known, options, tab, lambda *steps: heard.append(steps), stop)
 
         with ThreadPoolExecutor(1) as worker:
             future = worker.submit(work)

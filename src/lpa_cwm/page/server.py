@@ -180,11 +180,18 @@ class PageServer:
             self.close(oldest)
         return session
 
-    def run(self, session: Session, options: RunOptions, tab: str, on_frame: OnFrame) -> tuple[Results, ResultFiles]:
-        """Track the tab's points and write the downloads."""
+    def start(self, tab: str) -> Event:
+        """The flag that stops the tab's run; set up before the run is shown, so that no early click is lost."""
+        self.stops[tab] = Event()
+        return self.stops[tab]
+
+    def run(
+        self, session: Session, options: RunOptions, tab: str, on_frame: OnFrame, stop: Event | None = None
+    ) -> tuple[Results, ResultFiles]:
+        """Track the tab's points and write the downloads; `stop` is what `start` returned."""
         check_world(session, options.world)
         parent = self.folder_of(self.results, tab)
-        stop = self.stops[tab] = Event()
+        stop = stop or self.start(tab)
 
         def on_step(done: int, total: int) -> None:
             if stop.is_set():
