@@ -8,7 +8,7 @@ from lpa_cwm.registry import bundled_clip
 from lpa_cwm.types import Clip, Grid
 from simulated_device import NAME, SimulatedDevice
 
-MAX_WAITS = 45
+MAX_WAITS = 52
 """Per frame, with three source frames; every wait leaves a GPU idle for some ten microseconds."""
 
 

@@ -193,7 +193,7 @@ def test_lucas_kanade_finds_a_fraction_of_a_pixel() -> None:
 def test_bundled_weights_load_and_track_a_clip() -> None:
     clip = toy_clip(ToyMotion(shift=(0.03, 0.01)), 2)
     tracker = load("uniform", "learned", masks=4)
-    settings = {"gaps": (1, 4), "passes": 1, "reevaluation": "native", "sharpness": 500.0}
+    settings = {"hidden_share": 0.8, "gaps": (1, 4), "passes": 1, "reevaluation": "native", "sharpness": 500.0}
     assert tracker.config == TrackerConfig(masks=4, **settings, calibration=CALIBRATION, batch=32)
     tracks = tracker.track(clip, Grid(3).on(clip.hw))
     assert tracks.xy.isfinite().all()

@@ -1,23 +1,24 @@
-"""Re-evaluation in crops at native resolution."""
-
-from itertools import product
+"""Re-evaluation in small crops, up to the clip's own resolution."""
 
 import pytest
 import torch
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.geometry import HW
 from lpa_cwm.masks import random_masks
 from lpa_cwm.pair_tracking import (
     NATIVE_SIDE,
     NativeRefiner,
     PairResult,
+    PointsInFrame,
     PointSource,
+    crop_sizes,
     native_corners,
     native_crop,
     reevaluate,
 )
-from lpa_cwm.probe import observe_pair
+from lpa_cwm.probe import observe_pair, prepare
 from lpa_cwm.worlds.learned.world import CROP_HYPOTHESES, LearnedWorld
 from lpa_cwm.worlds.toy import ToyWorld
 
@@ -64,14 +65,15 @@ def test_batched_crops_equal_one_pair_at_a_time(world: LearnedWorld) -> None:
     hidden = torch.stack([random_masks(3, 64, "law", source, hidden_share=0.6) for source in range(2)])
     near = torch.tensor([[30.0, 30.0], [60.0, 2.0]])
     sources = [here, here.flip(0)]
-    described = [world.describe_crops(crops) for crops in sources]
-    together = world.respond(described, there, xy, near, hidden).dense().unflatten(1, (2, 3))
+    targets = world.describe_crops(there, context=False)
     inside = ((slice(8, 48), slice(8, 48)), (slice(0, 40), slice(24, 64)))
-    for (row, part), source in product(enumerate(inside), range(2)):
-        pair = world.describe(sources[source][row]), world.describe(there[row])
-        scene = world.network.observe(*pair, hypotheses=CROP_HYPOTHESES)
-        alone = world.intervene(scene, world.imagine(scene, hidden[source]), xy[source, row : row + 1]).dense()
-        torch.testing.assert_close(together[row, source, ..., *part], alone[0, ..., *part], atol=3e-5, rtol=0)
+    for source, crops in enumerate(sources):
+        together = world.respond(world.describe_crops(crops), targets, xy[source], near, hidden[source]).dense()
+        for row, part in enumerate(inside):
+            pair = world.describe(crops[row]), world.describe(there[row])
+            scene = world.network.observe(*pair, hypotheses=CROP_HYPOTHESES)
+            alone = world.intervene(scene, world.imagine(scene, hidden[source]), xy[source, row : row + 1]).dense()
+            torch.testing.assert_close(together[row, ..., *part], alone[0, ..., *part], atol=3e-5, rtol=0)
 
 
 def test_masks_do_not_depend_on_where_the_points_are(world: LearnedWorld) -> None:
@@ -131,3 +133,43 @@ def test_another_endpoint_wins_by_its_stronger_response(world: LearnedWorld) -> 
     assert ((found.xy - truth).norm(dim=1) < 0.75).all()
     alone = reevaluate(observed, xy, PairResult.empty(truth + 3), 1)
     assert torch.equal(found.native_strength, alone.native_strength)
+
+
+@pytest.mark.parametrize(
+    ("hw", "sizes"),
+    [
+        ((480, 854), ((480, 854), (960, 1707))),
+        ((480, 640), ((480, 640), (1109, 1478))),
+        ((256, 256), ((640, 640), (1280, 1280))),
+        ((1080, 1920), ((480, 853), (1080, 1920))),
+        ((2160, 3840), ((480, 853), (2160, 3840))),
+    ],
+)
+def test_crops_show_as_much_of_a_frame_of_any_size(hw: HW, sizes: tuple[HW, HW]) -> None:
+    assert crop_sizes(hw) == sizes
+
+
+def test_large_clips_are_tracked_to_a_fraction_of_their_own_pixels(world: LearnedWorld) -> None:
+    frame = textured(1080, 1440)
+    moved = frame.roll((-12, 21), (1, 2))
+    xy = torch.tensor([[300.5, 290.5], [900.0, 480.0]])
+    truth = xy + torch.tensor([21.0, -12.0])
+    observed = observe_pair(world, frame, moved, ("clip", 0, 1), NATIVE, "cpu")
+    # Further away than a crop of the clip's own pixels reaches.
+    rough = PairResult.empty(truth + torch.tensor([[34.0, 6.0], [-7.0, -36.0]]))
+    found = reevaluate(observed, xy, rough, 1)
+    assert ((found.xy - truth).norm(dim=1) < 0.15).all()
+
+
+def test_a_recent_frame_is_asked_only_where_the_query_is_not_recognized(world: LearnedWorld) -> None:
+    frame = textured(480, 640)
+    moved = frame.roll((-4, 7), (1, 2))
+    lost = torch.zeros_like(frame)
+    xy = torch.tensor([[200.5, 190.5]])
+    end, shift = xy + torch.tensor([7.0, -4.0]), torch.tensor([6.0, 5.0])
+    # Asked from there, the recent frame would lead to another place.
+    recent = PointsInFrame(prepare(world, frame, "cpu"), xy + shift)
+    for source, expected in ((frame, end), (lost, end + shift)):
+        observed = observe_pair(world, source, moved, ("clip", 0, 2), NATIVE, "cpu")
+        found = reevaluate(observed, xy, PairResult.empty(end + shift / 2), 1, recent)
+        torch.testing.assert_close(found.xy, expected, atol=0.3, rtol=0)

@@ -46,6 +46,11 @@ def test_aggregation_is_the_dense_weighted_sum():
     torch.testing.assert_close(response.aggregate(weights).dense()[:, 0], expected)
 
 
+def test_queries_are_taken_out():
+    response, rows = sparse(5), torch.tensor([0, 2])
+    assert torch.equal(response.of_queries(rows).dense(), response.dense()[rows])
+
+
 def test_queries_are_put_together():
     first, second = (sparse(seed).aggregate(torch.ones(3, 4)) for seed in (3, 4))
     whole = concatenate(

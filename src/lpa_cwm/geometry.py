@@ -196,6 +196,11 @@ def resize_frame(frame: UInt8[Tensor, "3 h w"], hw: tuple[int, int]) -> UInt8[Te
     return rearrange(torch.from_numpy(resized.copy()), "h w c -> c h w").to(frame.device)
 
 
+def resample_frame(frame: UInt8[Tensor, "3 h w"], hw: HW) -> UInt8[Tensor, "3 h2 w2"]:
+    """Antialiased bicubic resize; several times as fast as `resize_frame`."""
+    return F.interpolate(frame[None], hw, mode="bicubic", align_corners=False, antialias=True)[0]
+
+
 def crop_resize(frame: UInt8[Tensor, "3 h w"], view: Crop) -> Float[Tensor, "3 s s"]:
     """The part of a frame inside a crop, at the crop's size, RGB in [0, 1]."""
     part = frame[:, view.y : view.y + view.height, view.x : view.x + view.width]

@@ -18,7 +18,7 @@ from lpa_cwm.estimates import FrameEstimate, compare_appearance
 from lpa_cwm.jobs import in_threads
 from lpa_cwm.pair_tracking import (
     PairResult,
-    PointSource,
+    PointsInFrame,
     crops_at_once,
     decode_candidates,
     endpoints_by_path,
@@ -330,7 +330,7 @@ class OnlineTracker:
             batches = self._native_batches(name, rows)
 
             def refine(
-                batch: tuple[Tensor, PointSource | None], before: PairResult = before, index: int = index
+                batch: tuple[Tensor, PointsInFrame | None], before: PairResult = before, index: int = index
             ) -> PairResult:
                 some, recent = batch
                 return reevaluate(pair, xy[some], before.rows(some), index, recent, others[some])
@@ -340,16 +340,16 @@ class OnlineTracker:
                 result.put(some, refined)
         return result
 
-    def _native_batches(self, name: str, rows: Int[Tensor, "k"]) -> list[tuple[Int[Tensor, "b"], PointSource | None]]:
+    def _native_batches(self, name: str, rows: Int[Tensor, "k"]) -> list[tuple[Int[Tensor, "b"], PointsInFrame | None]]:
         """Numbers of rows, and the nearest earlier frame if these points were visible there: a second source."""
         frame = self.time - min(self.config.gaps, default=0)
         seen = torch.tensor([self._visible(name, frame, track) for track in rows.tolist()])
-        batches: list[tuple[Tensor, PointSource | None]] = []
+        batches: list[tuple[Tensor, PointsInFrame | None]] = []
         at_once = crops_at_once(torch.device(self.device), self.config)
         for some in seen.nonzero()[:, 0].split(at_once):
             if len(some):
                 xy = self.history[name][frame].xy[rows[some]].to(self.device)
-                batches.append((some.to(self.device), PointSource(self.frames[frame].native, xy)))
+                batches.append((some.to(self.device), PointsInFrame(self.frames[frame], xy)))
         others = (~seen).nonzero()[:, 0].split(at_once)
         return batches + [(some.to(self.device), None) for some in others if len(some)]
 

@@ -1,8 +1,9 @@
 """One frame pair: adjudicate and decode the candidates, then re-evaluate around the endpoints (the paper's method).
 
 The first pass sees whole frames at the size of the world model. A re-evaluation draws fresh masks around the endpoints;
-all responses have equal weight. It sees the whole frame, ever smaller crops of it, or pairs of small crops in the
-clip's own pixels (`native`): around the point in each source frame, and around its endpoint in the target.
+all responses have equal weight. It sees the whole frame, ever smaller crops of it, or pairs of small crops (`native`):
+around the point in a source frame, and around its endpoint in the target. Small crops are cut from frames of about 480p
+first, so that they show as much of any clip, and then from finer frames, which keep all pixels of large clips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,24 +18,31 @@ from torch import Tensor
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.decode import Distribution, distribution, windowed_sequence
 from lpa_cwm.errors import InputError
-from lpa_cwm.geometry import Crop, constant, crop_resize, unit_range
+from lpa_cwm.geometry import HW, Crop, constant, crop_resize, rescale, unit_range
 from lpa_cwm.masks import MaskPlan, balanced_masks, hide, joint_plan, neighborhood, per_query_plan, random_masks
 from lpa_cwm.probe import ObservedPair, PreparedFrame, Probe, first_pass
 from lpa_cwm.protocols import Adjudicator, CropWorldModel, WorldModel
+from lpa_cwm.responses import Responses, join_masks
 from lpa_cwm.rng import KeyPart
 from lpa_cwm.types import Candidates, Judgement
 
 EPSILON = 1e-9
 NATIVE_SIDE = 64
-"""Side of a native crop in pixels of the clip."""
+"""Side of a native crop in pixels."""
+COARSE_SIDE, FINE_SIDE = 640.0, 1280.0
+"""Square roots of the areas of the frames from which crops are cut first, and then: about 480p, and twice that."""
+OWN_RATIO = 1.25
+"""Clips whose side differs by less than this factor are not resized."""
 NATIVE_HIDDEN_SHARE = 2 / 3
 """Share of hidden patches in a native crop; with nine tenths hidden, too few visible ones would be left."""
 NATIVE_MASKS = 3
 """Masks per source; together they hide every patch."""
 NATIVE_SHARE = 0.5
 """Share of the visibility threshold below which responses in native crops are ignored."""
+ANCHOR_SHARE = 0.9
+"""Share of the visibility threshold from which the response from the query's own frame decides alone."""
 APART = 12.0
-"""Endpoints further apart than this, in pixels of the frame, do not share a native crop."""
+"""Endpoints further apart than this, in pixels of the crops, do not share a native crop."""
 CROPS_AT_ONCE = 32
 """Points whose crops are in memory at once on a CPU."""
 MAX_DESCRIBED_CROPS = 1024
@@ -121,8 +129,21 @@ def to_frame(
 
 
 @dataclass(frozen=True, slots=True)
+class PointsInFrame:
+    """Positions of points in an earlier frame, in its pixels."""
+
+    frame: PreparedFrame
+    xy: Float[Tensor, "n 2"]
+
+    def at_size(self, hw: HW, cached: bool = False) -> "PointSource":
+        """The same points in the frame at another size; described crops may be kept for other targets."""
+        described = self.frame.derived.setdefault(("native crops", hw), {}) if cached else {}
+        return PointSource(self.frame.at_size(hw), rescale(self.xy, self.frame.hw, hw), described)
+
+
+@dataclass(frozen=True, slots=True)
 class PointSource:
-    """Positions of points in an earlier frame."""
+    """Positions of points in an earlier frame, of which crops are described."""
 
     frame: UInt8[Tensor, "3 h w"]
     xy: Float[Tensor, "n 2"]
@@ -155,7 +176,7 @@ def reevaluate(
     xy: Float[Tensor, "n 2"],
     result: PairResult,
     index: int,
-    recent: PointSource | None = None,
+    recent: PointsInFrame | None = None,
     others: Float[Tensor, "n k 2"] | None = None,
 ) -> PairResult:
     """Pass `index`: fresh masks around the endpoints, in the whole frame or, later, in ever smaller crops.
@@ -164,9 +185,7 @@ def reevaluate(
     """
     config, hw = observed.config, observed.source.hw
     if config.reevaluation == "native":
-        crops = observed.source.derived.setdefault("native crops", {})
-        sources = [PointSource(observed.source.native, xy, crops), *([recent] if recent else [])]
-        return reevaluate_native(observed, sources, result, index, others)
+        return reevaluate_native(observed, PointsInFrame(observed.source, xy), recent, result, index, others)
     side = int(min(hw) * config.zoom ** (index - 1))
     if index == 1 and (config.reevaluation != "query" or hw == (side, side)):
         return reevaluate_in(observed, (observed.crop, observed.crop), xy, result, index)
@@ -227,36 +246,66 @@ def next_plan(observed: ObservedPair, xy: Float[Tensor, "n 2"], ends: Float[Tens
 
 def reevaluate_native(
     observed: ObservedPair,
-    sources: list[PointSource],
+    queries: PointsInFrame,
+    recent: PointsInFrame | None,
     result: PairResult,
     index: int,
     others: Float[Tensor, "n k 2"] | None = None,
 ) -> PairResult:
-    """Endpoints from crops at native resolution; where these show nothing, the endpoint stays as it was.
+    """Endpoints from small crops, first of coarse frames, then of fine ones.
 
-    Other endpoints that lie too far away for the first crops have crops of their own; the strongest response counts.
+    Where the crops show nothing, the endpoint stays as it was. Other endpoints too far away for the first crops
+    have crops of their own, and the strongest response counts.
     """
-    config, target = observed.config, observed.target.native
-    refiner = NativeRefiner(observed.world, target, config, (*observed.identity, "pass", index))
-    found = refiner.refine(sources, result.xy)
-    for other in [] if others is None else others.unbind(1):
+    coarse, fine = crop_sizes(queries.frame.hw)
+    least = NATIVE_SHARE * observed.config.visibility_threshold
+    refiner, sources = native_refiner(observed, queries, recent, coarse, index)
+    found = refiner.refine(sources, rescale(result.xy, queries.frame.hw, coarse))
+    for other in [] if others is None else rescale(others, queries.frame.hw, coarse).unbind(1):
         (rows,) = ((other - found.xy).abs().amax(1) > APART).nonzero(as_tuple=True)
         if len(rows):
             found.put_stronger(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
-    seen = found.strength >= NATIVE_SHARE * config.visibility_threshold
-    xy = torch.where(seen[:, None], found.xy, result.xy)
-    spread = torch.where(seen, found.spread, result.spread)
-    return replace(result, xy=xy, spread=spread, native_strength=found.strength)
+    refined = found.enter(result, least, coarse, queries.frame.hw)
+    refiner, sources = native_refiner(observed, queries, recent, fine, index)
+    finer = refiner.refine(sources, rescale(refined.xy, queries.frame.hw, fine))
+    refined = finer.enter(refined, least, fine, queries.frame.hw)
+    return replace(refined, native_strength=found.strength)
+
+
+def crop_sizes(hw: HW) -> tuple[HW, HW]:
+    """Sizes of a clip's frames from which crops are cut first and then; the second keeps all pixels of large clips."""
+    own = (hw[0] * hw[1]) ** 0.5
+    return resized_to(hw, COARSE_SIDE), resized_to(hw, max(own, FINE_SIDE))
+
+
+def resized_to(hw: HW, side: float) -> HW:
+    """The size with this square root of its area, or the same size if it differs little."""
+    ratio = side / (hw[0] * hw[1]) ** 0.5
+    return hw if 1 / OWN_RATIO < ratio < OWN_RATIO else (round(hw[0] * ratio), round(hw[1] * ratio))
+
+
+def native_refiner(
+    observed: ObservedPair, queries: PointsInFrame, recent: PointsInFrame | None, hw: HW, index: int
+) -> "tuple[NativeRefiner, list[PointSource]]":
+    """What finds endpoints in the target frame at one size, and the points of the source frames at this size."""
+    target, identity = observed.target.at_size(hw), (*observed.identity, "pass", index)
+    sources = [queries.at_size(hw, cached=True), *([recent.at_size(hw)] if recent else [])]
+    return NativeRefiner(observed.world, target, observed.config, identity), sources
 
 
 @dataclass(frozen=True, slots=True)
 class NativeEndpoint:
-    """Endpoints found in native crops, in pixels of the frame."""
+    """Endpoints found in crops, in pixels of the frames that these are cut from."""
 
     xy: Float[Tensor, "n 2"]
     strength: Float[Tensor, "n"]
     """Mean over the candidates of their largest magnitude."""
     spread: Float[Tensor, "n"]
+
+    def put(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
+        """Overwrite some rows."""
+        for entry in fields(self):
+            getattr(self, entry.name)[rows] = getattr(other, entry.name)
 
     def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
         """Overwrite the given rows where the other endpoint has the stronger response."""
@@ -264,6 +313,16 @@ class NativeEndpoint:
         for entry in fields(self):
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
             mine[rows] = torch.where(better[:, None] if theirs.ndim > 1 else better, theirs, mine[rows])
+
+    def enter(self, result: PairResult, least: float, crops: HW, frame: HW) -> PairResult:
+        """The result with the endpoints and spreads of responses that are strong enough, in the frame's pixels."""
+        seen = self.strength >= least
+        spread = self.spread * (frame[0] * frame[1] / (crops[0] * crops[1])) ** 0.5
+        return replace(
+            result,
+            xy=torch.where(seen[:, None], rescale(self.xy, crops, frame), result.xy),
+            spread=torch.where(seen, spread, result.spread),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +336,7 @@ class NativeRefiner:
     """Fixes the masks."""
 
     def refine(self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"]) -> NativeEndpoint:
-        """Endpoints near `center` by fresh masks in native crops around it and around the points of every source."""
+        """Endpoints near `center` by fresh masks in crops around it and around the points of the sources."""
         hidden, at_once = self._masks(len(sources)).to(center.device), crops_at_once(center.device, self.config)
         parts = [
             self._refine_some([source.rows(some) for source in sources], center[some], hidden)
@@ -288,6 +347,10 @@ class NativeRefiner:
     def _refine_some(
         self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"], hidden: Bool[Tensor, "k m p"]
     ) -> NativeEndpoint:
+        """The query's frame is asked first. Where its response is weak, a recent frame, if given, is asked as well.
+
+        So a point that still looks as in its query does not drift.
+        """
         world = self.world
         if not isinstance(world, CropWorldModel):
             raise InputError(
@@ -295,10 +358,22 @@ class NativeRefiner:
                 "use the world model `learned`, or re-evaluation `joint` or `query`."
             )
         corner = native_corners(center, (self.target.shape[-2], self.target.shape[-1]), world.patch)
-        there = torch.stack([native_crop(self.target, place) for place in corner.tolist()]).to(center.device)
-        here = [source.describe(world) for source in sources]
-        xy = torch.stack([source.xy - source.corners(world.patch) for source in sources])
-        response = world.respond(here, there, xy, center - corner, hidden)
+        crops = torch.stack([native_crop(self.target, place) for place in corner.tolist()]).to(center.device)
+        target, near = world.describe_crops(crops, context=False), center - corner
+        response = respond(world, sources[0], target, near, hidden[0])
+        found = self._decode(response, hidden[:1], corner)
+        for number, recent in enumerate(sources[1:], 1):
+            weak = found.strength < ANCHOR_SHARE * self.config.visibility_threshold
+            (rows,) = weak.nonzero(as_tuple=True)
+            if len(rows):
+                rest = [target[row] for row in rows.tolist()]
+                more = respond(world, recent.rows(rows), rest, near[rows], hidden[number])
+                both, _ = join_masks([response.of_queries(rows), more])
+                found.put(rows, self._decode(both, hidden[[0, number]], corner[rows]))
+        return found
+
+    def _decode(self, response: Responses, hidden: Bool[Tensor, "k m p"], corner: Int[Tensor, "n 2"]) -> NativeEndpoint:
+        """Endpoints by equal weights of the candidates of all sources."""
         start = distribution(response.mean_where_hidden(hidden.flatten(0, 1)), self.config)
         strength = response.peaks(response.magnitude())[1].mean(1)
         return NativeEndpoint(start.decode(self.config.subpixel) + corner, strength, start.moments()[1])
@@ -310,6 +385,17 @@ class NativeRefiner:
         return torch.stack(
             [balanced_masks(NATIVE_MASKS, patches, *key, hidden_share=NATIVE_HIDDEN_SHARE) for key in keys]
         )
+
+
+def respond(
+    world: CropWorldModel,
+    source: PointSource,
+    target: Sequence[Any],
+    near: Float[Tensor, "n 2"],
+    hidden: Bool[Tensor, "m p"],
+) -> Responses:
+    """Responses of points in their described target crops, from the crops of one source frame."""
+    return world.respond(source.describe(world), target, source.xy - source.corners(world.patch), near, hidden)
 
 
 def crops_at_once(device: torch.device, config: TrackerConfig) -> int:

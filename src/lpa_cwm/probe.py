@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
-from lpa_cwm.geometry import HW, Crop, crop_resize
+from lpa_cwm.geometry import HW, Crop, crop_resize, resample_frame
 from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
 from lpa_cwm.protocols import PartialWorldModel, WorldModel
 from lpa_cwm.responses import Responses, concatenate
@@ -29,11 +29,19 @@ class PreparedFrame:
     resized: Float[Tensor, "3 s s"]
     description: Any
     derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Values that adjudicators compute once per source frame, by their own keys."""
+    """Values that are computed once per frame, by keys of those who need them."""
 
     @property
     def hw(self) -> HW:
         return self.native.shape[-2], self.native.shape[-1]
+
+    def at_size(self, hw: HW) -> UInt8[Tensor, "3 h2 w2"]:
+        """The frame at another size, made once."""
+        if hw == self.hw:
+            return self.native
+        if ("size", hw) not in self.derived:
+            self.derived["size", hw] = resample_frame(self.native, hw)
+        return self.derived["size", hw]
 
 
 def prepare(world: WorldModel, frame: UInt8[Tensor, "3 h w"], device: torch.device | str) -> PreparedFrame:

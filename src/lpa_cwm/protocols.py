@@ -79,22 +79,21 @@ class WorldModel(Protocol):
 class CropWorldModel(WorldModel, Protocol):
     """A world model that also answers in many small crops at once, which re-evaluation at native resolution needs."""
 
-    def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> Sequence[Any]:
-        """Descriptions of single source crops, one value for each crop."""
+    def describe_crops(self, crops: Float[Tensor, "n 3 s s"], context: bool = True) -> Sequence[Any]:
+        """Descriptions of single crops, one value for each; without context they can only be targets."""
         ...
 
     def respond(
         self,
-        source: Sequence[Sequence[Any]],
-        target: Float[Tensor, "n 3 s s"],
-        xy: Float[Tensor, "k n 2"],
+        source: Sequence[Any],
+        target: Sequence[Any],
+        xy: Float[Tensor, "n 2"],
         near: Float[Tensor, "n 2"],
-        hidden: Bool[Tensor, "k m p"],
+        hidden: Bool[Tensor, "m p"],
     ) -> Responses:
-        """Responses of n points in their target crops, from k described source crops each, with m masks per source.
+        """Responses of n points, each in its own pair of described crops, under the same m masks.
 
-        Each point is searched around the position `near` in its target crop. A point has the masks of all its sources,
-        one source after the other.
+        A point at `xy` in its source crop is searched around the position `near` in its target crop.
         """
         ...
 

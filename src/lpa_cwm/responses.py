@@ -127,6 +127,20 @@ class Responses:
         scaled = replace(self, blocks=self.blocks * share[self.patch][:, None, None, None])
         return scaled.aggregate(torch.ones(self.shape, device=share.device))
 
+    def of_queries(self, rows: Int[Tensor, "k"]) -> "Responses":
+        """The responses of some queries alone.
+
+        Args:
+            rows: Their numbers, in increasing order.
+        """
+        place = torch.full((self.shape[0],), -1, device=rows.device).index_copy(
+            0, rows, torch.arange(len(rows), device=rows.device)
+        )
+        query = place[self.query]
+        (kept,) = (query >= 0).nonzero(as_tuple=True)
+        shape = (len(rows), self.shape[1])
+        return Responses(self.blocks[kept], query[kept], self.mask[kept], self.patch[kept], shape, self.hw)
+
     def with_queries(self, query: Int[Tensor, "n"], count: int) -> "Responses":
         """The same responses as those of other queries, given by number among `count`.
 

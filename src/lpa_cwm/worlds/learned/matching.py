@@ -63,10 +63,6 @@ class Description:
         parts = (getattr(self, entry.name).split(1) for entry in fields(self))
         return [Description(*one) for one in zip(*parts, strict=True)]
 
-    def repeated(self, times: int) -> "Description":
-        """Every frame several times in a row."""
-        return Description(*(getattr(self, entry.name).repeat_interleave(times, dim=0) for entry in fields(self)))
-
 
 class ChannelNorm(nn.LayerNorm):
     """Layer normalization (Ba et al. 2016) over the channels of every pixel."""

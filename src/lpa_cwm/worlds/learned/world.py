@@ -162,45 +162,43 @@ class LearnedWorld:
         return splat(self.bump, factual.carried, xy, len(factual.hidden), scene.source.hw)
 
     @torch.no_grad()
-    def describe_crops(self, crops: Float[Tensor, "n 3 s s"]) -> list[Description]:
+    def describe_crops(self, crops: Float[Tensor, "n 3 s s"], context: bool = True) -> list[Description]:
         """Descriptions of single crops, made in one batch.
 
         Args:
             crops: Colors in [0, 1].
+            context: Whether they can be sources; without it they can only be targets.
         """
-        whole = self.network.to(crops.device).describe(crops)
-        return whole.single()
+        return self.network.to(crops.device).describe(crops, context).single()
 
     @torch.no_grad()
     def respond(
         self,
-        source: Sequence[Sequence[Description]],
-        target: Float[Tensor, "n 3 s s"],
-        xy: Float[Tensor, "k n 2"],
+        source: Sequence[Description],
+        target: Sequence[Description],
+        xy: Float[Tensor, "n 2"],
         near: Float[Tensor, "n 2"],
-        hidden: Bool[Tensor, "k m p"],
+        hidden: Bool[Tensor, "m p"],
     ) -> Responses:
-        """Responses of n points in their target crops, from k source crops each, in one batch.
+        """Responses of n points, each in its own pair of crops, in one batch.
 
         Only the cells around `near`, where each point is looked for, are imagined.
 
         Args:
-            source: For each source, what `describe_crops` returned for its crops.
-            target: Target crops.
-            xy: The points of each source's crops.
+            source: What `describe_crops` returned for the crops around the points.
+            target: What it returned for the target crops.
+            xy: The points in their source crops.
             near: Where in its target crop each point is looked for.
-            hidden: Masks of each source; they are the same for all points.
+            hidden: Masks; they are the same for all points.
         """
-        network, (sources, masks, _) = self.network.to(target.device), hidden.shape
-        described = network.describe(target, context=False)
-        here = Description.join([crops[point] for point in range(len(target)) for crops in source])
-        scene = network.observe(here, described.repeated(sources), hypotheses=CROP_HYPOTHESES)
-        of_pairs = hidden.repeat(len(target), 1, 1)
-        cells = cells_around(near, scene.source.hw).repeat_interleave(sources * masks, dim=0)
-        motions = network.imagine(scene, of_pairs, cells).motions
-        hidden = of_pairs.view(len(target), sources * masks, -1)
-        places = xy.transpose(0, 1).repeat_interleave(masks, dim=1)
-        return splat_pairs(self.bump, motions, hidden, places, scene.source.hw, cells)
+        masks = len(hidden)
+        here, there = Description.join(source), Description.join(target)
+        scene = self.network.observe(here, there, hypotheses=CROP_HYPOTHESES)
+        of_pairs = hidden.expand(len(xy), -1, -1)
+        cells = cells_around(near, scene.source.hw).repeat_interleave(masks, dim=0)
+        motions = self.network.imagine(scene, of_pairs, cells).motions
+        places = xy[:, None].expand(-1, masks, -1)
+        return splat_pairs(self.bump, motions, of_pairs, places, scene.source.hw, cells)
 
     def total_effect(self) -> PerturbedPredictor:
         """The same network with Eq. 1 literally: the perturbed source is described, matched and rendered again."""
