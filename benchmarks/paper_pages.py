@@ -121,7 +121,7 @@ def copy_small(path: Path, to: Path) -> None:
         with Image.open(path) as picture:
             shown = picture.convert("RGB")
         shown.thumbnail((WIDEST, 4 * WIDEST))
-        shown.quantize(256).save(to, optimize=True)
+        shown.quantize(256, kmeans=2).save(to, optimize=True)
     else:
         shutil.copy(path, to)
 

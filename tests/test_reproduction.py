@@ -20,7 +20,7 @@ from lpa_cwm.report.tables import paper_figures
 from lpa_cwm.reproduction import parts, tables
 from lpa_cwm.reproduction.cases import find_case, find_cases, second_mode, spread_of
 from lpa_cwm.reproduction.figures import color_of
-from lpa_cwm.reproduction.index import describe_accuracy, describe_literal
+from lpa_cwm.reproduction.index import describe_accuracy, describe_audit, describe_literal
 from lpa_cwm.reproduction.inputs import PaperData, PaperRun, find_data
 from lpa_cwm.reproduction.parts import PARTS, costs, find_parts
 from lpa_cwm.reproduction.tables import ADAPTERS, label_of
@@ -310,6 +310,10 @@ def test_the_page_says_what_came_out_beside_the_paper(quick):
     (said,) = describe_accuracy(rows)
     assert "on DAVIS: 40.0, 39.0 and 45.0; in the paper 36.9, 55.8 and 59.0." in said
     assert "LPA minus uniform: +5.0; in the paper +22.1." in said
+    assert list(describe_accuracy([row | {"ours": ""} for row in rows])) == []
+    audited = {"adjudicator": "lpa", "epe": "1.5", "epe_low": "1.234", "epe_high": "2"}
+    (said,) = describe_audit([audited, {"adjudicator": "best of M", "epe": "0.8", "epe_low": "", "epe_high": ""}])
+    assert said.endswith("px: lpa 1.50 (1.23 … 2.00), best of M 0.80.")
     literal = [{"dataset": "a", "method": name, "dca_avg": dca} for name, dca in (("LPA-CWM", "50"), (TOTAL, "20"))]
     assert list(describe_literal(literal)) == [
         "Eq. 1 literally (`learned-total`) against motion held fixed, DCA on a: 20.0 against 50.0 (LPA-CWM)."

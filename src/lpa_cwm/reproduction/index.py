@@ -122,11 +122,12 @@ def findings(out: Path) -> Iterator[str]:
 
 def describe_accuracy(rows: Rows) -> Iterator[str]:
     """DCA of the three weightings here and in the paper, for each data set that the paper has."""
-    found = {(row["dataset"], row["method"]): row for row in rows if row["measure"].startswith("DCA")}
+    known = [row for row in rows if row["measure"].startswith("DCA") and row["ours"]]
+    found = {(row["dataset"], row["method"]): row for row in known}
     for dataset in dict.fromkeys(name for name, _ in found):
         chosen = [found[dataset, name] for name in FAMILY if (dataset, name) in found]
         if len(chosen) == len(FAMILY):
-            ours, paper = ([float(row[column] or "nan") for row in chosen] for column in ("ours", "paper"))
+            ours, paper = ([float(row[column]) for row in chosen] for column in ("ours", "paper"))
             yield (
                 f"DCA of uniform, APA and LPA weights on {dataset}: {_numbers(ours)}; in the paper {_numbers(paper)}. "
                 f"LPA minus uniform: {ours[2] - ours[0]:+.1f}; in the paper {paper[2] - paper[0]:+.1f}."
@@ -135,7 +136,7 @@ def describe_accuracy(rows: Rows) -> Iterator[str]:
 
 def describe_literal(rows: Rows) -> Iterator[str]:
     """DCA with the literal total effect, beside the same weights with the motion held fixed."""
-    found = {(row["dataset"], row["method"]): float(row["dca_avg"] or "nan") for row in rows}
+    found = {(row["dataset"], row["method"]): float(row["dca_avg"]) for row in rows if row["dca_avg"]}
     told: dict[str, list[str]] = {}
     for (dataset, method), value in found.items():
         name, _, world = method.partition(" (")
@@ -147,7 +148,7 @@ def describe_literal(rows: Rows) -> Iterator[str]:
 
 def describe_windows(rows: Rows) -> Iterator[str]:
     """What the two windows add to DCA."""
-    found = {row["configuration"]: row for row in rows if row["measure"].startswith("DCA")}
+    found = {row["configuration"]: row for row in rows if row["measure"].startswith("DCA") and row["ours"]}
     pairs = [(f"{name} + Win.", f"{name} + Std.") for name in LOCALIZED]
     if all(name in found for pair in pairs for name in pair):
         gains = [[float(found[a][column]) - float(found[b][column]) for a, b in pairs] for column in ("ours", "paper")]
@@ -157,8 +158,12 @@ def describe_windows(rows: Rows) -> Iterator[str]:
 
 def describe_audit(rows: Rows) -> Iterator[str]:
     """Errors of the weighted endpoints."""
-    words = ", ".join(f"{row['adjudicator']} {float(row['epe']):.2f}" for row in rows)
-    yield f"Error of the weighted endpoint on held-out candidates, px: {words}."
+    told = []
+    for row in rows:
+        ends = [row.get(f"epe_{end}") for end in ("low", "high")]
+        interval = f" ({float(ends[0]):.2f} … {float(ends[1]):.2f})" if ends[0] and ends[1] else ""
+        told.append(f"{row['adjudicator']} {float(row['epe']):.2f}{interval}")
+    yield f"Error of the weighted endpoint on held-out candidates, px: {', '.join(told)}."
 
 
 def describe_sweep(rows: Rows) -> Iterator[str]:
