@@ -12,7 +12,7 @@ from lpa_cwm.config import TrackerConfig
 from lpa_cwm.geometry import HW, center_of, constant, pixel_centers
 from lpa_cwm.responses import CHANNELS, Responses, block_maxima, segment_max
 
-NARROWEST = 0.5
+MIN_SPREAD = 0.5
 """Lower bound of the spread that sets a window's width: a window never collapses below 1.5 pixels."""
 CROSS = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))
 """A pixel, the pixels before it along x and along y, and those after it."""
@@ -73,7 +73,7 @@ class Distribution:
     def windowed(self) -> "Distribution":
         """One update: a Gaussian window around the mean, three spreads wide."""
         mean, spread = self.moments()
-        precision = 1 / (2 * (3 * spread.clamp(min=NARROWEST)) ** 2)[:, None]
+        precision = 1 / (2 * (3 * spread.clamp(min=MIN_SPREAD)) ** 2)[:, None]
         across, down = axes(self.hw, mean)
         window_x = self.window_x - precision * (across - mean[:, :1]) ** 2
         window_y = self.window_y - precision * (down - mean[:, 1:]) ** 2

@@ -34,7 +34,7 @@ from lpa_cwm.training.loop import (
 from lpa_cwm.worlds.learned.densify import Motions, at_quarters
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE
 from lpa_cwm.worlds.learned.network import LearnedNetwork, visible_patches
-from lpa_cwm.worlds.learned.reliability import take
+from lpa_cwm.worlds.learned.reliability import gather_rows
 from lpa_cwm.worlds.learned.render import origins, pixel_weights, warps
 from lpa_cwm.worlds.learned.world import FILE, LearnedWorld
 
@@ -113,7 +113,7 @@ def choice_loss(
     occluded = by_quarters(batch.labeled & ~batch.visible).all(-1)
     asked = whole | occluded
     rows = visible.flatten(1)
-    flow, whole, asked = take(flow, rows[:, None]), whole.gather(1, rows), asked.gather(1, rows)
+    flow, whole, asked = gather_rows(flow, rows[:, None]), whole.gather(1, rows), asked.gather(1, rows)
     error, nearest = (offset - flow[:, :, None]).norm(dim=-1).min(-1)
     label = torch.where(whole & (error < MAX_MATCH_ERROR), nearest, logit.shape[-1])
     loss = F.cross_entropy(F.pad(logit, (0, 1)).flatten(0, 1), label.flatten(), reduction="none")

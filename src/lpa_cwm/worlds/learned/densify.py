@@ -1,7 +1,7 @@
 """From matches of visible patches to the motion of every cell.
 
-`VoteDensifier` fits local affine motions to the matches that `Reliability` believes; every cell attends to its nearest
-visible patches and groups their motions by mean shift into a mixture.
+`VoteDensifier` fits local affine motions to the most probable matches. Every cell attends to its nearest visible
+patches and groups their motions by mean shift into a mixture.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ from lpa_cwm.geometry import HW, constant, patch_centers
 from lpa_cwm.worlds.learned.matching import PATCH, STRIDE, Description
 from lpa_cwm.worlds.learned.reliability import Nodes, lookup
 
-KEPT = 1
-"""Matches of a visible patch that can move cells; the others have been judged wrong."""
-FAR = 1e6
+MATCHES_PER_PATCH = 1
+"""Matches of a visible patch that can move cells: the most probable ones."""
+FILLER_DISTANCE = 1e6
+"""Added to the distance of entries that only fill up a batch, in pixels."""
 CELLS_AT_ONCE = 2048
 """Listed cells whose voters fit into the cache of a CPU."""
 
@@ -43,7 +44,7 @@ class Motions:
 
     @classmethod
     def join(cls, parts: "Sequence[Motions]") -> "Motions":
-        """Those of several lists of cells."""
+        """Concatenate the motions of several lists of cells."""
         return cls(*(torch.cat([getattr(part, entry.name) for part in parts], dim=1) for entry in fields(cls)))
 
 
@@ -71,8 +72,8 @@ def affine_fit(
         (vx * yy - vy * xy) / det,
         (vy * xx - vx * xy) / det,
     )
-    gone_x, gone_y = at[..., 0] - x, at[..., 1] - y
-    value = torch.stack((u + a * gone_x + b * gone_y, v + c * gone_x + d * gone_y), dim=-1)
+    to_x, to_y = at[..., 0] - x, at[..., 1] - y
+    value = torch.stack((u + a * to_x + b * to_y, v + c * to_x + d * to_y), dim=-1)
     return value, torch.stack((a, b, c, d), dim=-1)
 
 
@@ -85,7 +86,7 @@ class CellList:
 
     @classmethod
     def of(cls, cells: Int[Tensor, "m p"]) -> "CellList":
-        """As many cells of every mask."""
+        """Cells of every mask, as many of each."""
         masks = torch.arange(len(cells), device=cells.device)
         return cls(masks.repeat_interleave(cells.shape[1]), cells.flatten())
 
@@ -95,32 +96,32 @@ class CellList:
 
 @dataclass(frozen=True, slots=True)
 class PointDistance:
-    """How far the nearest of some points is, at every described position of a frame."""
+    """Distance from every described position of a frame to the nearest of some points."""
 
     distance: Float[Tensor, "i j"]
 
     @classmethod
     def of(cls, xy: Float[Tensor, "n 2"], hw: HW) -> "PointDistance":
-        """Distances to these points; none that is unknown is far."""
+        """Distances to these points; an unknown point counts as near everywhere."""
         nearest = torch.cdist(patch_centers(hw, STRIDE, xy.device), xy).amin(1).nan_to_num(0)
         return cls(nearest.view(hw[0] // STRIDE, hw[1] // STRIDE))
 
-    def least(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b"]:
-        """No point is nearer to these places than this."""
+    def lower_bound(self, xy: Float[Tensor, "*b 2"]) -> Float[Tensor, "*b"]:
+        """Lower bound of the distance from these places to the nearest point."""
         column, row = (xy / STRIDE).long().unbind(-1)
         rows, columns = self.distance.shape
         place = row.clamp(0, rows - 1) * columns + column.clamp(0, columns - 1)
         return self.distance.view(-1)[place] - 2**0.5 * STRIDE / 2
 
 
-def reach(stretch: Float[Tensor, "*b 2 2"]) -> Float[Tensor, "*b"]:
-    """No pixel of a cell comes from further than this from where its middle comes from."""
+def pixel_radius(stretch: Float[Tensor, "*b 2 2"]) -> Float[Tensor, "*b"]:
+    """Upper bound of the distance between the origins of a pixel and of the center of its cell."""
     return stretch.abs().sum(-1).amax(-1) * (2**0.5 * (PATCH - 1) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class AffineMatches:
-    """The believed matches of the visible patches as affine motions, before any cell has asked for them."""
+    """The most probable matches of the visible patches as affine motions."""
 
     geometry: Float[Tensor, "m n k 9"]
     """Place, offset and linear part, and the logarithm of the probability."""
@@ -151,7 +152,7 @@ class Voters:
 
     left: Float[Tensor, "m p s"]
     up: Float[Tensor, "m p s"]
-    """From the patch of the match to the cell, in pixels."""
+    """Vector from the patch of the match to the cell, in pixels."""
     u: Float[Tensor, "m p s"]
     v: Float[Tensor, "m p s"]
     """The motion at the cell."""
@@ -164,12 +165,12 @@ class Voters:
         """Matches of the nearest patches, extrapolated to the cells."""
         rows = near.rows
         geometry = F.embedding(rows, matches.geometry.flatten(0, 1).flatten(1))
-        found = rearrange(geometry, "m p r (k f) -> f m p (r k)", k=KEPT)
+        found = rearrange(geometry, "m p r (k f) -> f m p (r k)", k=MATCHES_PER_PATCH)
         x, y, u, v, a, b, c, d, trust = found.contiguous().unbind(0)
         content = F.embedding(rows, matches.content.flatten(0, 1).flatten(1))
         left, up = near.centers[..., :1] - x, near.centers[..., 1:] - y
         u, v = u + a * left + b * up, v + c * left + d * up
-        content = rearrange(content, "m p r (k f) -> m p (r k) f", k=KEPT)
+        content = rearrange(content, "m p r (k f) -> m p (r k) f", k=MATCHES_PER_PATCH)
         return cls(left, up, u, v, torch.stack((a, b, c, d)), trust, content)
 
     def may_show(self, centers: Float[Tensor, "#m p 2"], near: PointDistance, radius: float) -> Bool[Tensor, "m p"]:
@@ -180,8 +181,8 @@ class Voters:
         x, y = centers[..., :1] + self.u, centers[..., 1:] + self.v
         low, high = torch.stack((x.amin(-1), y.amin(-1)), dim=-1), torch.stack((x.amax(-1), y.amax(-1)), dim=-1)
         stretch = self.linear.movedim(0, -1).unflatten(-1, (2, 2)) + torch.eye(2, device=x.device)
-        most = reach(stretch).amax(-1) + (high - low).norm(dim=-1) / 2 + radius
-        return near.least((low + high) / 2) <= most
+        most = pixel_radius(stretch).amax(-1) + (high - low).norm(dim=-1) / 2 + radius
+        return near.lower_bound((low + high) / 2) <= most
 
     def moments(self, features: int) -> Float[Tensor, "m p s g"]:
         """What is averaged over the members of a mode: motion and its square, linear part, context.
@@ -241,7 +242,7 @@ class VoteDensifier(nn.Module):
     ) -> AffineMatches:
         """The best match of every visible patch, made an affine motion by those nearby."""
         log_prob = F.pad(logit, (0, 1)).log_softmax(-1)[..., :-1]
-        best, kept = log_prob.topk(KEPT, dim=-1)
+        best, kept = log_prob.topk(MATCHES_PER_PATCH, dim=-1)
         offset = nodes.offset.gather(2, kept[..., None].expand(-1, -1, -1, 2))
         features = features.gather(2, kept[..., None].expand(-1, -1, -1, features.shape[-1]))
         offset, linear = self.smooth(nodes, offset, best, precision.gather(2, kept))
@@ -278,7 +279,7 @@ class VoteDensifier(nn.Module):
         distance = torch.cdist(centers.expand(sets, -1, -1), nodes.place)
         distance = distance + (nodes.place @ constant((1.7e-5, 1e-4), nodes.place.dtype, nodes.place.device))[:, None]
         if nodes.filled:
-            distance = distance + FAR * ~nodes.valid[:, None]
+            distance = distance + FILLER_DISTANCE * ~nodes.valid[:, None]
         near, index = distance.topk(min(self.nearest, count), dim=-1, largest=False)
         return Nearest(centers, near, index + torch.arange(sets, device=index.device)[:, None, None] * count)
 
@@ -290,10 +291,10 @@ class VoteDensifier(nn.Module):
         x, y = near.centers[..., None].unbind(-2)
         u, v, trust = voters.u, voters.v, voters.trust
         features, tag = voters.content.split((self.features, self.context), dim=-1)
-        # Does the place the cell would come from belong to the same thing as the voter's match?
+        # Context at the origin of the cell by each voter: does it belong to the same object as the voter's match?
         there = lookup(source.context, torch.stack((x + u, y + v), dim=-1), STRIDE)
         beyond = torch.maximum(torch.maximum(-x - u, x + u - hw[1]), torch.maximum(-y - v, y + v - hw[0]))
-        nearer = near.distance.repeat_interleave(KEPT, dim=-1)
+        nearer = near.distance.repeat_interleave(MATCHES_PER_PATCH, dim=-1)
         prior = (trust - nearer / PATCH).softmax(-1)
         gap = (u[..., :, None] - u[..., None, :]).square() + (v[..., :, None] - v[..., None, :]).square()
         # Exponents are bounded because denormal numbers are slow.
@@ -307,7 +308,7 @@ class VoteDensifier(nn.Module):
         )
         scalars += (trust, support, beyond.clamp(-16, 16) / 16, torch.log1p(u * u + v * v) / 2)
         score = self.score(torch.cat(((there * tag) @ self.pool, features, torch.stack(scalars, dim=-1)), dim=-1))
-        scores = score[..., 0] - FAR * (nearer > FAR / 2)
+        scores = score[..., 0] - FILLER_DISTANCE * (nearer > FILLER_DISTANCE / 2)
         # A cell is uncovered if its voters predict so, each weighted by its probability.
         absent = (score[..., 1] * scores.softmax(-1)).sum(-1, keepdim=True)
         weight = torch.cat((scores, scores.logsumexp(-1, keepdim=True) + absent), dim=-1).softmax(-1)[..., :-1]

@@ -23,11 +23,11 @@ PATCH = 8
 STRIDE = 4
 """Step between described positions of a frame."""
 NMS_RADIUS = 6.0
-"""Of two matches nearer than this, in pixels, only the better is kept."""
+"""Of two matches closer than this, in pixels, only the better is kept."""
 LK_STEPS = 2
 DAMPING = 3e-5
-LK_REACH = 4.0
-"""A refined match further than this from its start, in pixels, is not believed."""
+LK_MAX_SHIFT = 4.0
+"""A refined match further than this from its start, in pixels, is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Correlation(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(2.7))
         self.prior = nn.Parameter(torch.tensor([0.5, 2.0]))
         """Exponent, and logarithm of the radius in pixels, of a heavy-tailed (Cauchy-like) prior."""
-        self._kept: dict[Any, Tensor] = {}
+        self._priors: dict[Any, Tensor] = {}
 
     def forward(
         self, source: Description, target: Description, patches: Int[Tensor, "b u"] | None = None
@@ -174,10 +174,10 @@ class Correlation(nn.Module):
             return self.log_prior(hw, device)
         # Weights that were loaded in inference mode never change.
         known = hw, device, 0 if self.prior.is_inference() else self.prior._version
-        if known not in self._kept:
+        if known not in self._priors:
             # Frames and crops take turns, so two sizes are kept; more would only be the priors of other clips.
-            self._kept = dict([*self._kept.items()][-1:]) | {known: self.log_prior(hw, device)}
-        return self._kept[known]
+            self._priors = dict([*self._priors.items()][-1:]) | {known: self.log_prior(hw, device)}
+        return self._priors[known]
 
     def log_prior(self, hw: HW, device: torch.device) -> Float[Tensor, "1 p s"]:
         """Exponent times the logarithm of one plus the squared displacement in radii."""
@@ -264,7 +264,7 @@ def lucas_kanade(
         error = sample_patches(image, hw, centers[:, :, None] + offset) - template
         offset = offset - (error @ gain).clamp(-2, 2)
     error = sample_patches(image, hw, centers[:, :, None] + offset) - template
-    lost = (offset - start).abs().amax(-1) > LK_REACH
+    lost = (offset - start).abs().amax(-1) > LK_MAX_SHIFT
     offset = torch.where(lost[..., None], start, offset)
     return offset, (error.square().mean(-1) + 0.05 * lost).sqrt(), texture
 

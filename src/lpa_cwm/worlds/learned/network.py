@@ -19,7 +19,7 @@ from lpa_cwm.worlds.learned.matching import (
     PatchDescriptor,
     match,
 )
-from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, take
+from lpa_cwm.worlds.learned.reliability import Nodes, Reliability, gather_rows
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class LearnedNetwork(nn.Module, PyTorchModelHubMixin, library_name="lpa-cwm", li
         pixels = rearrange(target.frame, "b c (i u) (j v) -> b (i j) c u v", u=PATCH, v=PATCH)
         known = target.aligned
         if patches is not None:
-            centers, pixels, known = (take(x, patches[:, None]) for x in (centers, pixels, known))
-            logits = None if logits is None else take(logits, patches[:, None])
+            centers, pixels, known = (gather_rows(x, patches[:, None]) for x in (centers, pixels, known))
+            logits = None if logits is None else gather_rows(logits, patches[:, None])
         if logits is None:
             logits = self.correlation(source, target, patches)
         assert logits is not None
@@ -150,7 +150,7 @@ def nodes_of(
 ) -> tuple[Nodes, Float[Tensor, "bm n 3"]]:
     """The matches of the rows of the scene that each mask shows, and the colors of their patches."""
     place, offset, tokens, color = (
-        take(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
+        gather_rows(values, rows) for values in (scene.centers, scene.matches.offset, scene.tokens, scene.color)
     )
     return Nodes(place, offset, tokens, valid.flatten(0, 1), filled=not bool(valid.all())), color
 

@@ -48,7 +48,7 @@ def bilinear(grid: Float[Tensor, "b i j c"], xy: Float[Tensor, "b n 2"], step: i
     return rearrange(values, "b c 1 n -> b n c")
 
 
-def take(values: Float[Tensor, "b p *s"], index: Int[Tensor, "b m n"]) -> Float[Tensor, "bm n *s"]:
+def gather_rows(values: Float[Tensor, "b p *s"], index: Int[Tensor, "b m n"]) -> Float[Tensor, "bm n *s"]:
     """Rows of every pair by the numbers of every mask."""
     batch, patches = values.shape[:2]
     start = torch.arange(batch, device=index.device)[:, None, None] * patches
@@ -58,8 +58,8 @@ def take(values: Float[Tensor, "b p *s"], index: Int[Tensor, "b m n"]) -> Float[
 class KernelAttention(nn.Module):
     """Attention whose logits add Gaussian kernels of relative position and relative motion, one pair per head.
 
-    The kernels are dot products after adding a few channels, -a|x-y|^2 = 2a x.y - a|y|^2 + const, so nothing of the
-    size of all pairs is ever kept. A node hears where the others are and move relative to itself.
+    The kernels are dot products after adding a few channels, -a|x-y|^2 = 2a x.y - a|y|^2 + const, so no
+    tensor of the size of all pairs is made. The message to a node has relative positions and motions of the others.
     """
 
     def __init__(self, width: int, heads: int) -> None:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from lpa_cwm.geometry import HW, centered_grid, patch_centers, pixel_centers, to_sampler
 from lpa_cwm.responses import Responses
-from lpa_cwm.worlds.learned.densify import CellList, Motions, reach
+from lpa_cwm.worlds.learned.densify import CellList, Motions, pixel_radius
 from lpa_cwm.worlds.learned.matching import PATCH
 
-LEAST = 0.01
-"""Modes with less weight than this everywhere in a cell carry nothing."""
+MIN_MODE_WEIGHT = 0.01
+"""Modes with less weight than this in all quarters of a cell are ignored."""
 
 
 def origins(motions: Motions, hw: HW) -> Float[Tensor, "m p s k 2"]:
-    """Where every pixel of every cell comes from, by every mode."""
+    """Origin of every pixel of every cell, by every mode."""
     within = centered_grid(PATCH, motions.offset.device)
     centers = patch_centers(hw, PATCH, motions.offset.device)
     shift = torch.einsum("mpkde,se->mpskd", motions.linear, within)
@@ -57,7 +57,7 @@ class RadialBump:
 
     @property
     def radius(self) -> float:
-        """No pixel further than this from the point is touched."""
+        """Pixels further than this from the point are not changed."""
         return 3 * self.sigma
 
     def height(self, squared: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
@@ -77,7 +77,7 @@ class CarriedModes:
     mask: Int[Tensor, "e"]
     cell: Int[Tensor, "e"]
     center: Float[Tensor, "e 2"]
-    """Where the middle of the cell comes from."""
+    """Origin of the center of the cell."""
     linear: Float[Tensor, "e 2 2"]
     weight: Float[Tensor, "e 4"]
 
@@ -85,7 +85,7 @@ class CarriedModes:
     def of(cls, motions: Motions, cells: CellList, shown: Bool[Tensor, "e"], hw: HW) -> "CarriedModes":
         """All modes with some weight in those of the cells, which the motions are of, that are hidden."""
         offset, linear, weight = (part.flatten(0, 1) for part in (motions.offset, motions.linear, motions.weight))
-        found = ((weight.amax(1) > LEAST) & shown[:, None]).nonzero().unbind(1)
+        found = ((weight.amax(1) > MIN_MODE_WEIGHT) & shown[:, None]).nonzero().unbind(1)
         cell = cells.cell[found[0]]
         return cls(
             cells.mask[found[0]],
@@ -95,9 +95,9 @@ class CarriedModes:
             weight.transpose(1, 2)[found],
         )
 
-    def reach(self, bump: RadialBump) -> Float[Tensor, "e"]:
-        """No point further from the center than this can be seen in the cell."""
-        return reach(self.linear) + bump.radius
+    def visible_radius(self, bump: RadialBump) -> Float[Tensor, "e"]:
+        """Points further from the center than this are not visible in the cell."""
+        return pixel_radius(self.linear) + bump.radius
 
     def blocks(self, bump: RadialBump, xy: Float[Tensor, "q 2"], entry: Int[Tensor, "q"]) -> Float[Tensor, "q 8 8"]:
         """The bump at each point as the listed mode shows it in its cell."""
@@ -116,7 +116,7 @@ def splat(bump: RadialBump, modes: CarriedModes, xy: Float[Tensor, "n 2"], masks
 
     The bump is carried as a function, so nothing is interpolated; only the cells that it reaches are visited.
     """
-    query, entry = (torch.cdist(xy, modes.center) < modes.reach(bump)).nonzero().unbind(-1)
+    query, entry = (torch.cdist(xy, modes.center) < modes.visible_radius(bump)).nonzero().unbind(-1)
     value = modes.blocks(bump, xy[query], entry)
     return add_up(value, query, modes.mask[entry], modes.cell[entry], (len(xy), masks), hw)
 
@@ -134,7 +134,7 @@ def splat_pairs(
     shown = hidden.flatten(0, 1).gather(1, cells)
     modes = CarriedModes.of(motions, CellList.of(cells), shown.flatten(), hw)
     place = xy.flatten(0, 1)[modes.mask]
-    (entry,) = ((modes.center - place).norm(dim=-1) < modes.reach(bump)).nonzero(as_tuple=True)
+    (entry,) = ((modes.center - place).norm(dim=-1) < modes.visible_radius(bump)).nonzero(as_tuple=True)
     value, mask = modes.blocks(bump, place[entry], entry), modes.mask[entry]
     return add_up(value, mask // masks, mask % masks, modes.cell[entry], (len(xy), masks), hw)
 
