@@ -225,6 +225,7 @@ class Notes:
     def score(self, pairs):
         """Eq. 3 at right and wrong candidates, with the score model and with random vectors in its place."""
         real = registry.load_adjudicator("apa")
+        assert isinstance(real, APA)
         draw = torch.Generator().manual_seed(0)
         noise = APA(lambda frames: torch.randn(frames.shape, generator=draw))
         found = {"the compact score model": [], "random vectors": []}
@@ -244,7 +245,8 @@ class Notes:
             "rank correlation of P and change",
             "weight of wrong candidates / of right ones",
         )
-        rows, ranges = [head], []
+        rows: list[tuple[str, ...]] = [head]
+        ranges = []
         for name, parts in found.items():
             weights, near = torch.cat(parts)[mixed], error[mixed]
             right = (weights * (near < RIGHT)).sum(1) / (near < RIGHT).sum(1)

@@ -10,7 +10,7 @@ from lpa_cwm import load
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.online import ONLY, OnlineTracker
+from lpa_cwm.online import SINGLE, OnlineTracker
 from lpa_cwm.registry import bundled_clip
 from lpa_cwm.rng import generator
 from lpa_cwm.tracker import CwmTracker
@@ -91,14 +91,14 @@ def test_a_wrong_step_does_not_stay_wrong():
     motion = ToyMotion(shift=(1.0 / SIZE, 0.5 / SIZE))
     points = queries((20.5, 20.5, 0))
     truth = toy_truth(motion, points, 12, (SIZE, SIZE))
-    tracking = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
+    tracking = OnlineTracker(ToyWorld(**SMALL), {SINGLE: uniform}, TEMPORAL)
     tracking.add(points.xy[0], 0)
     clip = toy_clip(motion, 12, (SIZE, SIZE))
     for frame in range(12):
-        estimate = tracking.step(clip[frame])[ONLY]
+        estimate = tracking.step(clip[frame])[SINGLE]
         if frame == 5:
             with torch.inference_mode():
-                tracking.history[ONLY][5].xy[0] += 9
+                tracking.history[SINGLE][5].xy[0] += 9
     assert (estimate.xy[0] - truth.xy[0, -1]).norm() < 1
 
 
@@ -106,29 +106,29 @@ def test_streaming_is_the_same_as_the_whole_clip_and_keeps_few_frames():
     clip = toy_clip(ToyMotion(shift=(0.01, 0.004), turn=0.01), 12, (SIZE, SIZE))
     points = queries((20.5, 30.5, 0), (33.5, 40.5, 2))
     whole = tracker(error=4.0).track(clip, points)
-    tracking = OnlineTracker(ToyWorld(**SMALL, error=4.0), {ONLY: uniform}, TEMPORAL, name=clip.name)
+    tracking = OnlineTracker(ToyWorld(**SMALL, error=4.0), {SINGLE: uniform}, TEMPORAL, name=clip.name)
     tracking.add(points.xy[0], 0)
     tracking.add(points.xy[1], 2)
     for frame in range(12):
-        estimate = tracking.step(clip[frame])[ONLY]
+        estimate = tracking.step(clip[frame])[SINGLE]
         torch.testing.assert_close(estimate.xy, whole.xy[:, frame], equal_nan=True, atol=0, rtol=0)
         assert torch.equal(estimate.visible, whole.visible[:, frame])
     # Two frames with given positions and the four that the longest gap reaches back to, the newest one included.
     assert len(tracking.frames) <= 2 + 4
-    assert len(tracking.history[ONLY]) <= 4
+    assert len(tracking.history[SINGLE]) <= 4
 
 
 def test_points_come_and_go_on_the_way():
     clip = toy_clip(ToyMotion(shift=(0.01, 0.0)), 8, (SIZE, SIZE))
-    tracking = OnlineTracker(ToyWorld(**SMALL), {ONLY: uniform}, TEMPORAL)
+    tracking = OnlineTracker(ToyWorld(**SMALL), {SINGLE: uniform}, TEMPORAL)
     tracking.step(clip[0])
     first = tracking.add(torch.tensor([20.5, 30.5]))
     tracking.step(clip[1])
     second = tracking.add(torch.tensor([40.5, 30.5]))
-    estimate = tracking.step(clip[2])[ONLY]
+    estimate = tracking.step(clip[2])[SINGLE]
     assert estimate.visible.tolist() == [True, True]
     tracking.remove(first)
-    estimate = tracking.step(clip[3])[ONLY]
+    estimate = tracking.step(clip[3])[SINGLE]
     assert estimate.visible.tolist() == [False, True]
     assert second == 1
     for frame in range(4, 8):

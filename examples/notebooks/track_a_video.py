@@ -23,6 +23,7 @@ tracks.play(clip)
 # A dot is a visible point, a ring a hidden one. `xy` and `visible` are tensors; the rest says how sure the answer is.
 
 # %%
+assert tracks.confidence is not None  # World models without a calibration have none.
 for number, (x, y) in enumerate(tracks.xy[:, -1].tolist()):
     state = "visible" if tracks.visible[number, -1] else "hidden"
     print(f"point {number} ends at {x:.1f}, {y:.1f}, {state}, confidence {tracks.confidence[number, -1]:.2f}")

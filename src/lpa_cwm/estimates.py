@@ -100,7 +100,7 @@ class FrameEstimate:
         evidence = torch.full((tracks, len(EVIDENCE)), torch.nan)
         return cls(place, hidden, strength, support, spread, confidence, evidence)
 
-    def put(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
+    def set_rows(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
         """Store the results of some tracks, and decide which are visible.
 
         Args:

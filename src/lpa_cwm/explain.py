@@ -19,7 +19,7 @@ from lpa_cwm.errors import require
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.files import atomic_write
 from lpa_cwm.geometry import HW, to_continuous_index
-from lpa_cwm.online import ONLY, OnlineTracker
+from lpa_cwm.online import SINGLE, OnlineTracker
 from lpa_cwm.probe import ObservedPair, first_pass, first_plan
 from lpa_cwm.responses import CHANNELS, dense_magnitude
 from lpa_cwm.tracker import CwmTracker, validate_queries
@@ -112,7 +112,7 @@ def explain(
         xy = query.xy[:1].to(tracker.device)
         _, pair, found = next(first_pass(observed, xy))
         candidates, result = found.by_path(target - start), FrameEstimate.empty(1)
-        result.put(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), tracker.config)
+        result.set_rows(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), tracker.config)
     assert candidates.path is not None
     gap = candidates.path[0, :, 0].exp2().round().int()
     sources = [observed] if observed else source_pairs(tracker, clip, target, start, gap)
@@ -127,7 +127,7 @@ def candidates_through_time(
     met: list[tuple[Pair, Candidates]] = []
     online = OnlineTracker(
         tracker.world,
-        {ONLY: tracker.adjudicator},
+        {SINGLE: tracker.adjudicator},
         tracker.config,
         tracker.device,
         clip.name,
@@ -135,7 +135,7 @@ def candidates_through_time(
         on_candidates=lambda _, pair, candidates: met.append((pair, candidates)),
     )
     online.add(query.xy[0], int(query.frame[0]))
-    estimates = [online.step(clip[frame])[ONLY] for frame in range(online.time, target + 1)]
+    estimates = [online.step(clip[frame])[SINGLE] for frame in range(online.time, target + 1)]
     return *met[-1], estimates[-1]
 
 

@@ -30,7 +30,7 @@ from lpa_cwm.types import Candidates, Pair, Queries
 
 Groups = dict[int, dict[tuple[int, ...], list[int]]]
 """Tracks by the frame of their last given position, and by all frames that candidates come from."""
-ONLY = "only"
+SINGLE = "only"
 """Name of a single adjudicator."""
 
 
@@ -76,7 +76,7 @@ class OnlineTracker:
     """Frames that are still needed, by number."""
     history: dict[str, dict[int, FrameEstimate]] = field(default_factory=dict)
     """Estimates that are still needed, by adjudicator and frame."""
-    believed: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
+    last_visible: dict[str, dict[int, tuple[Float[Tensor, "2"], int]]] = field(default_factory=dict)
     """For each adjudicator and track the last visible position, and its frame."""
     on_candidates: Callable[[Int[Tensor, "k"], Pair, Candidates], None] | None = None
     """Called with tracks, their pair and their candidates before each adjudication; training records them."""
@@ -99,6 +99,15 @@ class OnlineTracker:
             raise InputError(f"Frame {frame} is gone; positions can be given in the frames {sorted(self.frames)}.")
         return track
 
+    def add_queries(self, queries: Queries) -> None:
+        """Give all positions of some queries.
+
+        Args:
+            queries: The points; several positions of one track correct it.
+        """
+        for xy, frame, track in zip(queries.xy, queries.frame.tolist(), queries.tracks.tolist(), strict=True):
+            self.add(xy, frame, track)
+
     def remove(self, track: int) -> None:
         """Stop tracking a point.
 
@@ -119,10 +128,10 @@ class OnlineTracker:
         observed, direct = self._observe(groups), {}
         estimates = {name: self._estimate(name, groups[name], observed, direct) for name in self.adjudicators}
         for name, estimate in estimates.items():
-            self._give(estimate)
-            self._believe(name, estimate)
+            self._set_given(estimate)
+            self._remember_visible(name, estimate)
             self.history.setdefault(name, {})[self.time] = estimate
-        self._forget()
+        self._drop_old()
         self.time += 1
         return estimates
 
@@ -153,9 +162,9 @@ class OnlineTracker:
             result, others = self._first_pass(name, pair, xy, rows, by_sources, candidates)
             result = self._reevaluate(name, pair, xy, rows, result, others)
             result = compare_appearance(pair, xy, result)
-            estimate.put(rows, result, self.config)
+            estimate.set_rows(rows, result, self.config)
             if self.config.gaps:
-                self._hold(name, rows, estimate)
+                self._hold_hidden(name, rows, estimate)
         return estimate
 
     def _first_pass(
@@ -185,7 +194,7 @@ class OnlineTracker:
             return self._judge(name, pair, xy[place], some, Candidates.join(parts))
 
         for (_, _, place), (judged, by_path) in zip(batches, in_threads(judge, batches, self.workers), strict=True):
-            result.put(place, judged)
+            result.set_rows(place, judged)
             kept = by_path[:, : others.shape[1]]
             others[place, : kept.shape[1]] = kept
         return result, others
@@ -200,25 +209,25 @@ class OnlineTracker:
         if not given or not self.active[track]:
             return None
         recent = (self.time - gap for gap in self.config.gaps)
-        believed = [
+        visible = [
             frame for frame in recent if frame > given[0] and frame not in given and self._visible(name, frame, track)
         ]
-        return given[-1], (*given, *believed)
+        return given[-1], (*given, *visible)
 
-    def _last_believed(self, name: str, tracks: list[int]) -> tuple[Float[Tensor, "k 2"], Float[Tensor, "k"]]:
+    def _last_visible(self, name: str, tracks: list[int]) -> tuple[Float[Tensor, "k 2"], Float[Tensor, "k"]]:
         """Where points were last visible or given, and in which frames."""
         known = []
         for track in tracks:
             given = max(frame for frame in self.anchors[track] if frame < self.time)
-            seen = self.believed.get(name, {}).get(track)
+            seen = self.last_visible.get(name, {}).get(track)
             known.append(seen if seen and seen[1] > given else (self.anchors[track][given], given))
         return torch.stack([xy for xy, _ in known]), torch.tensor([float(frame) for _, frame in known])
 
-    def _hold(self, name: str, rows: Int[Tensor, "k"], estimate: FrameEstimate) -> None:
+    def _hold_hidden(self, name: str, rows: Int[Tensor, "k"], estimate: FrameEstimate) -> None:
         """A hidden point stays at its last visible position, because its candidates are unreliable."""
         hidden = rows[~estimate.visible[rows]]
         if len(hidden):
-            estimate.xy[hidden] = self._last_believed(name, hidden.tolist())[0]
+            estimate.xy[hidden] = self._last_visible(name, hidden.tolist())[0]
 
     def _visible(self, name: str, frame: int, track: int) -> bool:
         known = self.history.get(name, {}).get(frame)
@@ -282,8 +291,8 @@ class OnlineTracker:
                 direct[key] = found.by_path(self.time - source)
             return direct[key]
         before = self.history[name][source]
-        belief = before.strength[rows] / self.config.visibility_threshold
-        known = torch.cat((before.xy[rows], belief[:, None]), dim=1).to(self.device)
+        reliability = before.strength[rows] / self.config.visibility_threshold
+        known = torch.cat((before.xy[rows], reliability[:, None]), dim=1).to(self.device)
         found = pair_candidates(observed[source, self.config.gap_masks], known[:, :2])
         return found.by_path(self.time - source, known[:, 2])
 
@@ -302,7 +311,7 @@ class OnlineTracker:
         source, target = observed.source, observed.target
         pair = Pair(source.resized, target.resized, observed.crop.to_crop(xy), source.derived)
         if self.config.gaps:
-            last_xy, since = self._last_believed(name, tracks.tolist())
+            last_xy, since = self._last_visible(name, tracks.tolist())
             known = torch.cat((last_xy, self.time - since[:, None]), dim=1).to(self.device)
             candidates = replace(candidates, last_xy=observed.crop.to_crop(known[:, :2]), age=known[:, 2])
         if self.on_candidates is not None:
@@ -337,7 +346,7 @@ class OnlineTracker:
 
             result = PairResult.empty(xy)
             for (some, _), refined in zip(batches, in_threads(refine, batches, self.workers), strict=True):
-                result.put(some, refined)
+                result.set_rows(some, refined)
         return result
 
     def _native_batches(self, name: str, rows: Int[Tensor, "k"]) -> list[tuple[Int[Tensor, "b"], PointsInFrame | None]]:
@@ -353,7 +362,7 @@ class OnlineTracker:
         others = (~seen).nonzero()[:, 0].split(at_once)
         return batches + [(some.to(self.device), None) for some in others if len(some)]
 
-    def _give(self, estimate: FrameEstimate) -> None:
+    def _set_given(self, estimate: FrameEstimate) -> None:
         """Positions that are given in the newest frame are visible and exact."""
         for track, given in enumerate(self.anchors):
             if self.time in given:
@@ -363,13 +372,13 @@ class OnlineTracker:
                     values[track] = torch.nan
                 estimate.confidence[track] = torch.nan if self.config.calibration is None else 1.0
 
-    def _believe(self, name: str, estimate: FrameEstimate) -> None:
+    def _remember_visible(self, name: str, estimate: FrameEstimate) -> None:
         """Remember where each track was last visible."""
-        believed = self.believed.setdefault(name, {})
+        last = self.last_visible.setdefault(name, {})
         for track in estimate.visible.nonzero()[:, 0].tolist():
-            believed[track] = estimate.xy[track], self.time
+            last[track] = estimate.xy[track], self.time
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         """Keep the frames and estimates that a later frame can need."""
         oldest = self.time + 1 - max(self.config.gaps, default=0)
         given = {frame for track, anchors in enumerate(self.anchors) if self.active[track] for frame in anchors}
@@ -381,9 +390,3 @@ class OnlineTracker:
         for known in self.history.values():
             for frame in [frame for frame in known if frame < oldest]:
                 del known[frame]
-
-
-def give(online: OnlineTracker, queries: Queries) -> None:
-    """Enter all positions of some queries."""
-    for xy, frame, track in zip(queries.xy, queries.frame.tolist(), queries.tracks.tolist(), strict=True):
-        online.add(xy, frame, track)

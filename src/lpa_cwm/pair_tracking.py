@@ -37,11 +37,11 @@ NATIVE_HIDDEN_SHARE = 2 / 3
 """Share of hidden patches in a native crop; with nine tenths hidden, too few visible ones would be left."""
 NATIVE_MASKS = 3
 """Masks per source; together they hide every patch."""
-NATIVE_SHARE = 0.5
+NATIVE_STRENGTH_SHARE = 0.5
 """Share of the visibility threshold below which responses in native crops are ignored."""
 ANCHOR_SHARE = 0.9
 """Share of the visibility threshold from which the response from the query's own frame decides alone."""
-APART = 12.0
+MAX_SHARED_DISTANCE = 12.0
 """Endpoints further apart than this, in pixels of the crops, do not share a native crop."""
 CROPS_AT_ONCE = 32
 """Points whose crops are in memory at once on a CPU."""
@@ -72,7 +72,7 @@ class PairResult:
         rows = rows.to(self.xy.device)
         return PairResult(*(getattr(self, entry.name)[rows] for entry in fields(self)))
 
-    def put(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
+    def set_rows(self, rows: Int[Tensor, "b"], other: "PairResult") -> None:
         """Overwrite some rows."""
         rows = rows.to(self.xy.device)
         for entry in fields(self):
@@ -86,7 +86,7 @@ def track_pair(
     results = {name: PairResult.empty(xy) for name in adjudicators}
     for rows, pair, candidates in first_pass(observed, xy):
         for name, adjudicate in adjudicators.items():
-            results[name].put(rows, decode_candidates(observed, candidates, adjudicate(pair, candidates)))
+            results[name].set_rows(rows, decode_candidates(observed, candidates, adjudicate(pair, candidates)))
     for index in range(1, observed.config.passes + 1):
         results = {name: reevaluate(observed, xy, result, index) for name, result in results.items()}
     return results
@@ -196,7 +196,7 @@ def reevaluate(
         one = PairResult.empty(result.xy[row])
         one.support[:] = result.support[row]
         zoomed = zoom_in(observed, source, target)
-        refined.put(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
+        refined.set_rows(row, reevaluate_in(zoomed, (source, target), xy[row], one, index))
     return refined
 
 
@@ -223,7 +223,7 @@ def reevaluate_in(
     for rows, response, strength in probe.averages():
         start = distribution(response, observed.config)
         endpoint = start.decode(observed.config.subpixel)
-        refined.put(rows, to_frame(target, endpoint, start, strength, before.support[rows]))
+        refined.set_rows(rows, to_frame(target, endpoint, start, strength, before.support[rows]))
     return refined
 
 
@@ -258,13 +258,13 @@ def reevaluate_native(
     have crops of their own, and the strongest response counts.
     """
     coarse, fine = crop_sizes(queries.frame.hw)
-    least = NATIVE_SHARE * observed.config.visibility_threshold
+    least = NATIVE_STRENGTH_SHARE * observed.config.visibility_threshold
     refiner, sources = native_refiner(observed, queries, recent, coarse, index)
     found = refiner.refine(sources, rescale(result.xy, queries.frame.hw, coarse))
     for other in [] if others is None else rescale(others, queries.frame.hw, coarse).unbind(1):
-        (rows,) = ((other - found.xy).abs().amax(1) > APART).nonzero(as_tuple=True)
+        (rows,) = ((other - found.xy).abs().amax(1) > MAX_SHARED_DISTANCE).nonzero(as_tuple=True)
         if len(rows):
-            found.put_stronger(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
+            found.set_stronger_rows(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
     refined = found.enter(result, least, coarse, queries.frame.hw)
     refiner, sources = native_refiner(observed, queries, recent, fine, index)
     finer = refiner.refine(sources, rescale(refined.xy, queries.frame.hw, fine))
@@ -302,12 +302,12 @@ class NativeEndpoint:
     """Mean over the candidates of their largest magnitude."""
     spread: Float[Tensor, "n"]
 
-    def put(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
+    def set_rows(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
         """Overwrite some rows."""
         for entry in fields(self):
             getattr(self, entry.name)[rows] = getattr(other, entry.name)
 
-    def put_stronger(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
+    def set_stronger_rows(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
         """Overwrite the given rows where the other endpoint has the stronger response."""
         better = other.strength > self.strength[rows]
         for entry in fields(self):
@@ -369,7 +369,7 @@ class NativeRefiner:
                 rest = [target[row] for row in rows.tolist()]
                 more = respond(world, recent.rows(rows), rest, near[rows], hidden[number])
                 both, _ = join_masks([response.of_queries(rows), more])
-                found.put(rows, self._decode(both, hidden[[0, number]], corner[rows]))
+                found.set_rows(rows, self._decode(both, hidden[[0, number]], corner[rows]))
         return found
 
     def _decode(self, response: Responses, hidden: Bool[Tensor, "k m p"], corner: Int[Tensor, "n 2"]) -> NativeEndpoint:

@@ -15,7 +15,7 @@ from lpa_cwm.errors import InputError, InterruptedTracking
 from lpa_cwm.estimates import EstimateTable, FrameEstimate
 from lpa_cwm.geometry import inside
 from lpa_cwm.jobs import progress, progress_line, threads_of
-from lpa_cwm.online import ONLY, OnlineTracker, give
+from lpa_cwm.online import SINGLE, OnlineTracker
 from lpa_cwm.pair_tracking import PairResult, track_pair
 from lpa_cwm.probe import ObservedPair, observe_pair
 from lpa_cwm.protocols import Adjudicator, Tracker, WorldModel
@@ -65,10 +65,10 @@ class CwmTracker:
             queries: The points; several positions of one track correct it.
             backward: Whether to track also from each point to the first frame.
         """
-        adjudicators = {ONLY: self.adjudicator}
+        adjudicators = {SINGLE: self.adjudicator}
         names = ("config", "device", "quiet", "workers")
         settings = {name: getattr(self, name) for name in names}
-        return track_many(self.world, adjudicators, clip, queries, backward=backward, **settings)[ONLY]
+        return track_many(self.world, adjudicators, clip, queries, backward=backward, **settings)[SINGLE]
 
     def stream(
         self, frames: Iterable[UInt8[Tensor, "3 h w"]], queries: Queries, name: str = "stream"
@@ -81,9 +81,9 @@ class CwmTracker:
             name: Identity of the video; it fixes the masks.
         """
         online = self.online(name)
-        give(online, queries)
+        online.add_queries(queries)
         for frame in frames:
-            yield online.step(frame)[ONLY]
+            yield online.step(frame)[SINGLE]
 
     def online(self, name: str) -> OnlineTracker:
         """Tracks points of the video of this name while its frames arrive.
@@ -91,7 +91,7 @@ class CwmTracker:
         Args:
             name: Identity of the video; it fixes the masks.
         """
-        adjudicators = {ONLY: self.adjudicator}
+        adjudicators = {SINGLE: self.adjudicator}
         workers = self.workers or threads_of(self.device)
         return OnlineTracker(self.world, adjudicators, self.config, self.device, name, workers)
 
@@ -113,7 +113,7 @@ class CwmTracker:
             observed: What `observe` returned.
             xy: Points of the source frame, in the clip's pixels.
         """
-        return track_pair(observed, {ONLY: self.adjudicator}, xy)[ONLY]
+        return track_pair(observed, {SINGLE: self.adjudicator}, xy)[SINGLE]
 
 
 def track_many(
@@ -210,7 +210,7 @@ def run_online(
 ) -> None:
     """Append the estimates of one frame after the other; frames before the first query are empty."""
     online.time = int(queries.frame.min())
-    give(online, queries)
+    online.add_queries(queries)
     for table in tables.values():
         for _ in range(online.time):
             table.append(FrameEstimate.empty(len(online.anchors)))
@@ -351,9 +351,9 @@ def _track_cwm(
     try:
         run_directions(tracker.online, clip, queries, done, backward, quiet, on_frame)
     except KeyboardInterrupt:
-        if not done or len(done[0][ONLY]) <= int(queries.frame.min()) + 1:
+        if not done or len(done[0][SINGLE]) <= int(queries.frame.min()) + 1:
             raise
-    directions = [tables[ONLY] for tables in done]
+    directions = [tables[SINGLE] for tables in done]
     total = len(clip) * (2 if backward else 1)
     return TrackedClip(join_tables(directions, clip, queries), sum(map(len, directions)), total)
 

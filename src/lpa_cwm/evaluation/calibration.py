@@ -24,7 +24,7 @@ from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.geometry import rescale
 from lpa_cwm.jobs import progress
 from lpa_cwm.metrics.comparison import SIZE
-from lpa_cwm.online import ONLY
+from lpa_cwm.online import SINGLE
 from lpa_cwm.protocols import Dataset
 from lpa_cwm.tracker import CwmTracker, run_online
 from lpa_cwm.types import Sample
@@ -62,7 +62,7 @@ class Estimates:
 def track_estimates(tracker: CwmTracker, sample: Sample) -> Estimates:
     """Track the queries of a clip and compare with the truth."""
     done = EstimateTable()
-    run_online(tracker.online(sample.clip.name), sample.clip, sample.queries, {ONLY: done}, True, lambda frame: None)
+    run_online(tracker.online(sample.clip.name), sample.clip, sample.queries, {SINGLE: done}, True, lambda frame: None)
     after = torch.arange(len(done)) > sample.queries.frame[:, None]
     visible = sample.truth.visible[after]
     places = (rescale(xy, sample.clip.hw, (SIZE, SIZE))[after] for xy in (done.stacked("xy"), sample.truth.xy))

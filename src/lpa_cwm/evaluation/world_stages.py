@@ -260,7 +260,8 @@ def evaluate_world(
     for pair in pairs:
         scene = world.observe(world.describe(pair.source), world.describe(pair.target))
         patches = (pair.source.shape[-2] // world.patch) * (pair.source.shape[-1] // world.patch)
-        factual = world.imagine(scene, random_masks(config.masks, patches, "evaluate", *pair.identity))
+        masks = random_masks(config.masks, patches, "evaluate", *pair.identity, hidden_share=config.hidden_share)
+        factual = world.imagine(scene, masks)
         error, copy_error = hidden_error(world, scene, factual, pair)
         accumulator.error += error
         accumulator.copy_error += copy_error

@@ -30,7 +30,7 @@ from lpa_cwm.files import atomic_write, data_files, pin_settings
 from lpa_cwm.geometry import rescale
 from lpa_cwm.io.safe_load import open_safetensors
 from lpa_cwm.jobs import Executor, Shard, execute, progress, run_local
-from lpa_cwm.online import ONLY, OnlineTracker, give
+from lpa_cwm.online import SINGLE, OnlineTracker
 from lpa_cwm.probe import first_pass, observe_pair
 from lpa_cwm.protocols import Adjudicator, Dataset, WorldModel
 from lpa_cwm.registry import fingerprint, load_adjudicator, load_score_model, load_world
@@ -216,8 +216,8 @@ class RolloutRecorder:
                 end = truth[tracks, online.time].to(device)
                 parts.append(self.recorder.pack(extract(pair, candidates), candidates, end, weights))
 
-        online = OnlineTracker(world, {ONLY: self.adjudicator}, self.config, device, video, on_candidates=keep)
-        give(online, Queries(sample.truth.xy[rows, 0], torch.zeros(len(rows), dtype=torch.long)))
+        online = OnlineTracker(world, {SINGLE: self.adjudicator}, self.config, device, video, on_candidates=keep)
+        online.add_queries(Queries(sample.truth.xy[rows, 0], torch.zeros(len(rows), dtype=torch.long)))
         for frame in range(len(sample.clip)):
             online.step(sample.clip[frame])
         return concatenate_sets(parts) if parts else None

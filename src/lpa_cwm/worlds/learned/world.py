@@ -32,7 +32,7 @@ not on noise."""
 
 CROP_HYPOTHESES = 2
 """Matches of a patch that are kept in crops, which hold fewer places that look alike than frames do."""
-AROUND = 5
+SEARCH_CELLS = 5
 """Side, in cells, of the square in which a crop's point is searched; the other cells only help to infer its motion."""
 
 
@@ -218,7 +218,7 @@ class LearnedWorld:
 def cells_around(xy: Float[Tensor, "n 2"], hw: HW) -> Int[Tensor, "n c"]:
     """The cells of a square around each point, shifted to stay inside the frame."""
     rows, columns = hw[0] // PATCH, hw[1] // PATCH
-    room = constant((max(columns - AROUND, 0), max(rows - AROUND, 0)), xy.dtype, xy.device)
-    left, up = torch.minimum((xy / PATCH - AROUND / 2).round().clamp(min=0), room).long()[..., None].unbind(1)
-    across, down = (torch.arange(min(AROUND, count), device=xy.device) for count in (columns, rows))
+    room = constant((max(columns - SEARCH_CELLS, 0), max(rows - SEARCH_CELLS, 0)), xy.dtype, xy.device)
+    left, up = torch.minimum((xy / PATCH - SEARCH_CELLS / 2).round().clamp(min=0), room).long()[..., None].unbind(1)
+    across, down = (torch.arange(min(SEARCH_CELLS, count), device=xy.device) for count in (columns, rows))
     return ((up + down)[:, :, None] * columns + (left + across)[:, None]).flatten(1)
