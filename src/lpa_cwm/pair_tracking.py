@@ -258,17 +258,17 @@ def reevaluate_native(
     have crops of their own, and the strongest response counts.
     """
     coarse, fine = crop_sizes(queries.frame.hw)
-    least = NATIVE_STRENGTH_SHARE * observed.config.visibility_threshold
+    min_strength = NATIVE_STRENGTH_SHARE * observed.config.visibility_threshold
     refiner, sources = native_refiner(observed, queries, recent, coarse, index)
     found = refiner.refine(sources, rescale(result.xy, queries.frame.hw, coarse))
     for other in [] if others is None else rescale(others, queries.frame.hw, coarse).unbind(1):
         (rows,) = ((other - found.xy).abs().amax(1) > MAX_SHARED_DISTANCE).nonzero(as_tuple=True)
         if len(rows):
             found.set_stronger_rows(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
-    refined = found.enter(result, least, coarse, queries.frame.hw)
+    refined = found.write_to(result, min_strength, coarse, queries.frame.hw)
     refiner, sources = native_refiner(observed, queries, recent, fine, index)
     finer = refiner.refine(sources, rescale(refined.xy, queries.frame.hw, fine))
-    refined = finer.enter(refined, least, fine, queries.frame.hw)
+    refined = finer.write_to(refined, min_strength, fine, queries.frame.hw)
     return replace(refined, native_strength=found.strength)
 
 
@@ -314,9 +314,9 @@ class NativeEndpoint:
             mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
             mine[rows] = torch.where(better[:, None] if theirs.ndim > 1 else better, theirs, mine[rows])
 
-    def enter(self, result: PairResult, least: float, crops: HW, frame: HW) -> PairResult:
+    def write_to(self, result: PairResult, min_strength: float, crops: HW, frame: HW) -> PairResult:
         """The result with the endpoints and spreads of responses that are strong enough, in the frame's pixels."""
-        seen = self.strength >= least
+        seen = self.strength >= min_strength
         spread = self.spread * (frame[0] * frame[1] / (crops[0] * crops[1])) ** 0.5
         return replace(
             result,
