@@ -1,6 +1,7 @@
 """Tracking through time on the toy world, where the truth is known."""
 
 from dataclasses import replace
+from threading import Barrier
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from lpa_cwm import load
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.errors import InputError
+from lpa_cwm.jobs import computed_once, in_threads
 from lpa_cwm.online import SINGLE, OnlineTracker
 from lpa_cwm.registry import bundled_clip
 from lpa_cwm.rng import generator
@@ -173,3 +175,20 @@ def test_workers_give_the_same_bytes_as_one(monkeypatch):
     one, two = (replace(alone, workers=workers).track(clip, points) for workers in (1, 2))
     for name, value in one.known().items():
         assert value.numpy().tobytes() == getattr(two, name).numpy().tobytes(), name
+
+
+def test_threads_compute_attributes_of_different_objects_at_the_same_time():
+    both = Barrier(2)
+
+    class Waiting:
+        computed = 0
+
+        @computed_once
+        def value(self) -> int:
+            both.wait(timeout=10)
+            self.computed += 1
+            return self.computed
+
+    pair = [Waiting(), Waiting()]
+    assert in_threads(lambda one: one.value, pair, 2) == [1, 1]
+    assert [one.value for one in pair] == [1, 1]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.geometry import HW, center_of, constant, pixel_centers
+from lpa_cwm.jobs import computed_once
 from lpa_cwm.responses import CHANNELS, Responses, block_maxima, segment_max
 
 MIN_SPREAD = 0.5
@@ -62,7 +62,7 @@ class Distribution:
         """Mean point and root-mean-square distance from it."""
         return self._moments
 
-    @cached_property
+    @computed_once
     def _moments(self) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n"]]:
         columns, rows = self.marginals()
         across, down = axes(self.hw, columns)

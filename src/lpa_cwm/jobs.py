@@ -1,4 +1,7 @@
-"""Long jobs: numbered pieces shared by machines (`Shard`) and by local or Ray workers (`Executor`); a progress line."""
+"""Long jobs: numbered pieces shared by machines (`Shard`) and by local or Ray workers (`Executor`); a progress line.
+
+Also threads that share the work of a frame (`in_threads`), and attributes that they compute once (`computed_once`).
+"""
 
 import os
 import socket
@@ -9,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from lpa_cwm.errors import InputError, require
 from lpa_cwm.files import share_pieces
@@ -204,6 +207,30 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item], workers: int
     inference = torch.is_inference_mode_enabled()
     with one_thread_each(), ThreadPoolExecutor(workers) as pool:
         return list(pool.map(do_alone, items))
+
+
+class computed_once(Generic[Result]):
+    """An attribute that is computed when it is first read, like `functools.cached_property`.
+
+    Before Python 3.12 that one holds a lock of all instances meanwhile, so that threads would wait for each other.
+    """
+
+    def __init__(self, compute: Callable[[Any], Result]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "computed_once[Result]": ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Result: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__[self.name] = self.compute(instance)
+        return value
 
 
 def threads_of(device: str) -> int:

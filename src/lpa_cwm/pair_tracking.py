@@ -261,10 +261,8 @@ def reevaluate_native(
     min_strength = NATIVE_STRENGTH_SHARE * observed.config.visibility_threshold
     refiner, sources = native_refiner(observed, queries, recent, coarse, index)
     found = refiner.refine(sources, rescale(result.xy, queries.frame.hw, coarse))
-    for other in [] if others is None else rescale(others, queries.frame.hw, coarse).unbind(1):
-        (rows,) = ((other - found.xy).abs().amax(1) > MAX_SHARED_DISTANCE).nonzero(as_tuple=True)
-        if len(rows):
-            found.set_stronger_rows(rows, refiner.refine([source.rows(rows) for source in sources], other[rows]))
+    if others is not None:
+        refiner.try_others(found, sources, rescale(others, queries.frame.hw, coarse))
     refined = found.write_to(result, min_strength, coarse, queries.frame.hw)
     refiner, sources = native_refiner(observed, queries, recent, fine, index)
     finer = refiner.refine(sources, rescale(refined.xy, queries.frame.hw, fine))
@@ -301,6 +299,10 @@ class NativeEndpoint:
     strength: Float[Tensor, "n"]
     """Mean over the candidates of their largest magnitude."""
     spread: Float[Tensor, "n"]
+
+    def rows(self, rows: Int[Tensor, "k"]) -> "NativeEndpoint":
+        """Some rows."""
+        return NativeEndpoint(*(getattr(self, entry.name)[rows] for entry in fields(self)))
 
     def set_rows(self, rows: Int[Tensor, "k"], other: "NativeEndpoint") -> None:
         """Overwrite some rows."""
@@ -343,6 +345,16 @@ class NativeRefiner:
             for some in (slice(first, first + at_once) for first in range(0, len(center), at_once))
         ]
         return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
+
+    def try_others(self, found: NativeEndpoint, sources: Sequence[PointSource], others: Float[Tensor, "n k 2"]) -> None:
+        """Replace endpoints by others that lie far from them, or are NaN, if the response there is stronger."""
+        rows, number = ((others - found.xy[:, None]).abs().amax(-1) > MAX_SHARED_DISTANCE).nonzero(as_tuple=True)
+        if len(rows) == 0:
+            return
+        tried = self.refine([source.rows(rows) for source in sources], others[rows, number])
+        for one in range(others.shape[1]):
+            (mine,) = (number == one).nonzero(as_tuple=True)
+            found.set_stronger_rows(rows[mine], tried.rows(mine))
 
     def _refine_some(
         self, sources: Sequence[PointSource], center: Float[Tensor, "n 2"], hidden: Bool[Tensor, "k m p"]

@@ -5,7 +5,6 @@ Candidates are made in one place, `first_pass`: tracking, `explain`, the feature
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from lpa_cwm.config import TrackerConfig
 from lpa_cwm.geometry import HW, Crop, crop_resize, resample_frame
+from lpa_cwm.jobs import computed_once
 from lpa_cwm.masks import MaskPlan, per_query_plan, random_masks, shared_plan
 from lpa_cwm.protocols import PartialWorldModel, WorldModel
 from lpa_cwm.responses import Responses, concatenate
@@ -64,20 +64,20 @@ class ObservedPair:
     """All points that are asked about, in pixels of the source, if they are known and have no other masks than the
     first ones: nothing else is computed then."""
 
-    @cached_property
+    @computed_once
     def scene(self) -> Any:
         source, target = self.source.description, self.target.description
         if self.asked is not None and isinstance(self.world, PartialWorldModel):
             return self.world.observe_shown(source, target, self.masks)
         return self.world.observe(source, target)
 
-    @cached_property
+    @computed_once
     def masks(self) -> Bool[Tensor, "m p"]:
         """First masks, if all queries share them."""
         share = self.config.hidden_share
         return random_masks(self.config.masks, self.patches, *self.identity, "pass", 0, hidden_share=share)
 
-    @cached_property
+    @computed_once
     def factual(self) -> Any:
         """Factual predictions under the shared first masks."""
         masks = self.masks.to(self.source.resized.device)

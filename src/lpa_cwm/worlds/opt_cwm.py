@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from lpa_cwm.errors import InputError
 from lpa_cwm.files import atomic_write, cache_dir
 from lpa_cwm.geometry import index_of
 from lpa_cwm.io.safe_load import check_state_dict, load_safetensors, load_state_dict
+from lpa_cwm.jobs import computed_once
 from lpa_cwm.validation import parse_json, reading, structure
 from lpa_cwm.worlds.opt_cwm_networks import Architecture, PerturbationGenerator, Predictor, TokenLayout, paste
 
@@ -53,11 +53,11 @@ class EmbeddedFrame:
     predictor: Predictor
     frame: Float[Tensor, "3 h w"]
 
-    @cached_property
+    @computed_once
     def as_source(self) -> Float[Tensor, "p d"]:
         return self.predictor.embed(self.frame, 0)
 
-    @cached_property
+    @computed_once
     def as_target(self) -> Float[Tensor, "p d"]:
         return self.predictor.embed(self.frame, 1)
 
