@@ -47,7 +47,7 @@ class TrackerConfig:
     """Share of the target's patches that a mask of a whole frame hides."""
     gaps: tuple[int, ...] = ()
     """Distances in frames from a target to further source frames; the paper has the query frame only."""
-    gap_masks: int = 5
+    gap_masks: int = 3
     """Masks per further source frame."""
     passes: int = 1
     """Re-evaluations after the first localization (R)."""
