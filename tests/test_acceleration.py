@@ -65,7 +65,7 @@ def test_opt_cwm_in_half_precision_answers_in_float32_and_nearly_the_same():
 def test_queries_at_once_follow_the_free_memory(monkeypatch):
     free = {"cuda": 24 * GIGABYTE}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[device], 80 * GIGABYTE))
-    assert lc.load("uniform", device="cuda").config.batch == 163
+    assert lc.load("uniform", device="cuda").config.batch == 204
     assert lc.load("uniform", device="cuda", batch=7).config.batch == 7
     assert lc.load("uniform", config=TrackerConfig(batch=9), device="cuda").config.batch == 9
     free["cuda"] = GIGABYTE // 64

@@ -33,7 +33,7 @@ def waits_per_frame(side, clip):
 
 
 def test_host_waits_do_not_depend_on_the_number_of_points():
-    few, many = waits_per_frame(4, still(3)), waits_per_frame(8, still(3))
+    few, many = waits_per_frame(3, still(3)), waits_per_frame(6, still(3))
     # The first frame only fills the tables of constants.
     assert few[1:] == many[1:]
     assert max(few[1:]) <= MAX_WAITS

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -415,6 +416,23 @@ def test_the_view_ranks_all_candidates(session):
     assert "pending" in render_panel(asked, explained, final=False)
 
 
+def test_the_direct_path_is_shown_before_the_point_is_tracked_through_time(session, monkeypatch):
+    from lpa_cwm.page import app
+
+    monkeypatch.setattr(
+        app.models,
+        "cwm_tracker",
+        lambda method, world, **settings: cwm_tracker(method, world, **{"gaps": (1, 2), **settings}),
+    )
+    page = SimpleNamespace(server=SimpleNamespace(pairs=ObservedPairs()))
+    one = click_point(session, 30.0, 20.0, 0)
+    first, result = app.Page.why(page, one, 0, 3, "uniform", "toy")
+    assert "pending" in first
+    assert "from one source frame" in first
+    assert "pending" not in result
+    assert "from 3 source frames" in result
+
+
 def test_only_later_frames_can_be_explained(session):
     with pytest.raises(InputError, match="after it"):
         explain_point(question(session, target=0), cwm_tracker("uniform", "toy"), ObservedPairs())
@@ -462,6 +480,7 @@ def test_a_port_in_use_is_refused():
 PAGE = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio
 

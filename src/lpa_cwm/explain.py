@@ -3,6 +3,7 @@
 The responses of all masks, their weights, the response distributions and the endpoint.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from lpa_cwm.decode import distribution, localize, windowed_sequence
 from lpa_cwm.errors import require
 from lpa_cwm.estimates import FrameEstimate
 from lpa_cwm.files import atomic_write
-from lpa_cwm.geometry import HW, to_continuous_index
+from lpa_cwm.geometry import HW, Crop, to_continuous_index
 from lpa_cwm.online import SINGLE, OnlineTracker
-from lpa_cwm.probe import ObservedPair, first_pass, first_plan
+from lpa_cwm.probe import ObservedPair, PreparedFrame, first_pass, first_plan, prepare
 from lpa_cwm.responses import CHANNELS, dense_magnitude
 from lpa_cwm.tracker import CwmTracker, validate_queries
 from lpa_cwm.types import Candidates, Clip, Pair, Queries
@@ -80,7 +81,12 @@ class Explanation:
 
 @torch.inference_mode()
 def explain(
-    tracker: CwmTracker, clip: Clip, query: Queries, target: int, observed: ObservedPair | None = None
+    tracker: CwmTracker,
+    clip: Clip,
+    query: Queries,
+    target: int,
+    observed: ObservedPair | None = None,
+    predictions: bool = True,
 ) -> Explanation:
     """Track one query to one target and keep every step.
 
@@ -92,6 +98,7 @@ def explain(
         query: One point.
         target: Number of the frame in which it is looked for.
         observed: The direct frame pair, if an earlier call made it.
+        predictions: Whether the factual predictions are wanted.
 
     Examples:
         >>> from lpa_cwm.registry import bundled_clip
@@ -106,24 +113,25 @@ def explain(
     query = validate_queries(clip, query)
     start = int(query.frame[0])
     if tracker.config.gaps:
-        pair, candidates, result = candidates_through_time(tracker, clip, query, target)
+        pair, candidates, result, frames = candidates_through_time(tracker, clip, query, target)
     else:
-        observed = observed or tracker.observe(clip, start, target)
+        observed, frames = observed or tracker.observe(clip, start, target), {}
         xy = query.xy[:1].to(tracker.device)
         _, pair, found = next(first_pass(observed, xy))
         candidates, result = found.by_path(target - start), FrameEstimate.empty(1)
         result.set_rows(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), tracker.config)
     assert candidates.path is not None
     gap = candidates.path[0, :, 0].exp2().round().int()
-    sources = [observed] if observed else source_pairs(tracker, clip, target, start, gap)
+    sources = [observed] if observed else source_pairs(tracker, clip, target, start, gap, frames)
     hidden = torch.cat([first_plan(source, query.xy[:1]).hidden for source in sources])
-    return explanation(tracker, pair, candidates, result, sources, hidden, target - gap)
+    shown = predicted_targets(sources) if predictions else None
+    return explanation(tracker, pair, candidates, result, sources[0].crop, hidden, target - gap, shown)
 
 
 def candidates_through_time(
     tracker: CwmTracker, clip: Clip, query: Queries, target: int
-) -> tuple[Pair, Candidates, FrameEstimate]:
-    """The candidate set of the target frame and its result, after tracking up to there."""
+) -> tuple[Pair, Candidates, FrameEstimate, dict[int, PreparedFrame]]:
+    """The candidate set of the target frame and its result, after tracking up to there, and the last frames."""
     met: list[tuple[Pair, Candidates]] = []
     online = OnlineTracker(
         tracker.world,
@@ -136,15 +144,28 @@ def candidates_through_time(
     )
     online.add(query.xy[0], int(query.frame[0]))
     estimates = [online.step(clip[frame])[SINGLE] for frame in range(online.time, target + 1)]
-    return *met[-1], estimates[-1]
+    return *met[-1], estimates[-1], online.frames
 
 
-def source_pairs(tracker: CwmTracker, clip: Clip, target: int, start: int, gap: Int[Tensor, "m"]) -> list[ObservedPair]:
-    """The frame pairs that candidates come from, in their order."""
+def source_pairs(
+    tracker: CwmTracker,
+    clip: Clip,
+    target: int,
+    start: int,
+    gap: Int[Tensor, "m"],
+    frames: Mapping[int, PreparedFrame],
+) -> list[ObservedPair]:
+    """The frame pairs that candidates come from, in their order; some frames may be described already."""
+    sources = [target - one for one in dict.fromkeys(gap.tolist())]
+    described = {
+        number: frames[number] if number in frames else prepare(tracker.world, clip[number], tracker.device)
+        for number in (target, *sources)
+    }
     pairs = []
-    for frames in dict.fromkeys(gap.tolist()):
-        pair = tracker.observe(clip, target - frames, target)
-        pairs.append(pair if target - frames == start else pair.with_masks(tracker.config.gap_masks))
+    for source in sources:
+        identity = "clip", clip.name, source, target
+        pair = ObservedPair(tracker.world, described[source], described[target], identity, tracker.config)
+        pairs.append(pair if source == start else pair.with_masks(tracker.config.gap_masks))
     return pairs
 
 
@@ -153,16 +174,16 @@ def explanation(
     pair: Pair,
     candidates: Candidates,
     result: FrameEstimate,
-    sources: list[ObservedPair],
+    crop: Crop,
     hidden: Bool[Tensor, "m p"],
     frame: Int[Tensor, "m"],
+    prediction: Float[Tensor, "m 3 h w"] | None,
 ) -> Explanation:
     """Every step from the candidates of one point to its result."""
-    config, crop = tracker.config, sources[0].crop
+    config = tracker.config
     judgement = tracker.adjudicator(pair, candidates)
     response = candidates.response.aggregate(judgement.weights)
     steps = windowed_sequence(distribution(response, config), config.windows)
-    predicted = [shown for source in sources if (shown := predictions(source)) is not None]
     replaced = config.passes and config.reevaluation != "native"
     return Explanation(
         source=pair.source,
@@ -170,7 +191,7 @@ def explanation(
         xy=pair.xy[0],
         frame=frame,
         hidden=hidden,
-        prediction=torch.cat(predicted) if predicted else None,
+        prediction=prediction,
         response=candidates.response.dense()[0],
         peak=candidates.peak[0],
         weights=judgement.weights[0],
@@ -192,10 +213,12 @@ def visibility_rule(config: TrackerConfig) -> str:
     return f"visible if its mean with the probability of being in sight is at least {least}"
 
 
-def predictions(observed: ObservedPair) -> Float[Tensor, "m 3 h w"] | None:
-    """The predicted target under each mask, of world models that can show it."""
-    predict = getattr(observed.world, "predict", None)
-    return predict(observed.scene, observed.factual) if predict and observed.config.mask_sharing == "pair" else None
+def predicted_targets(sources: list[ObservedPair]) -> Float[Tensor, "m 3 h w"] | None:
+    """The predicted target from each source under each mask; None if the world model cannot show it."""
+    predict = getattr(sources[0].world, "predict", None)
+    if predict is None or sources[0].config.mask_sharing != "pair":
+        return None
+    return torch.cat([predict(source.scene, source.factual) for source in sources])
 
 
 QUERY, PEAK, END = "#ffd166", "#ffffff", "#ef476f"

@@ -309,9 +309,9 @@ class Page(PageLayout):
             return None if results is None else str(results.videos[color_by(color)])
 
     def why(self, session: Session | None, number: Any, target: Any, method: str, world: str) -> Iterator[str]:
-        """The first pass at once; then, if there is one, the re-evaluation.
+        """The first pass of the direct path at once; then, if there is more, the result.
 
-        With temporal tracking both need all frames up to the target, so the first pass would not appear earlier.
+        Through time the result needs all frames up to the target.
         """
         with sentences():
             known = present(session)
@@ -322,8 +322,8 @@ class Page(PageLayout):
             points, frame = track_points(known.points), whole(target, len(known.clip) - 1)
             question = Question(known.clip, points, whole(number, len(points) - 1), frame, title_of(method))
             tracker = models.cwm_tracker(method, world)
-            if tracker.config.passes > 0 and not tracker.config.gaps:
-                first = models.cwm_tracker(method, world, passes=0)
+            if tracker.config.passes > 0 or tracker.config.gaps:
+                first = models.cwm_tracker(method, world, passes=0, gaps=())
                 yield render_panel(question, explain_point(question, first, self.server.pairs), final=False)
             yield render_panel(question, explain_point(question, tracker, self.server.pairs), final=True)
 

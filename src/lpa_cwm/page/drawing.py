@@ -262,15 +262,20 @@ def explain_point(question: Question, tracker: CwmTracker, pairs: ObservedPairs)
         )
     direct = not tracker.config.gaps
     observed = pairs.get(tracker, question.clip, question.point.frame, question.target) if direct else None
-    return explain(tracker, question.clip, queries((question.point,)), question.target, observed)
+    point = queries((question.point,))
+    return explain(tracker, question.clip, point, question.target, observed, predictions=False)
 
 
 def render_panel(question: Question, explained: Explanation, final: bool) -> str:
-    """The whole panel as HTML; `final` once the re-evaluation is included."""
+    """The whole panel as HTML; `final` unless only the first pass of the direct path is shown."""
     height, width = question.clip.hw
     sources = len(explained.frame.unique())
     origin = "one source frame" if sources == 1 else f"{sources} source frames"
-    note = "" if final else '<p class="pending">First pass; re-evaluating around the endpoint …</p>'
+    note = (
+        ""
+        if final
+        else f'<p class="pending">First pass from frame {question.point.frame} alone; the result follows …</p>'
+    )
     return f"""<div class="why" style="--shape: {width} / {height}; --ink: {web_color(question.point)}">
 <div class="why-top">{frames(question, explained)}{result_facts(question, explained, final)}</div>{note}
 <h3>{len(explained.weights)} candidates from {origin} \
