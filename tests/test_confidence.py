@@ -11,7 +11,7 @@ from lpa_cwm import registry
 from lpa_cwm.adjudicators.apa import uniform
 from lpa_cwm.config import Calibration, Selection, TrackerConfig
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, MIN_EVIDENCE, compare_appearance, evidence, probabilities, sampling_step
+from lpa_cwm.estimates import EVIDENCE, UNKNOWN, compare_appearance, confidence, evidence, sampling_step
 from lpa_cwm.evaluation import calibration as calibrating
 from lpa_cwm.evaluation.calibration import Estimates
 from lpa_cwm.evaluation.predict import Method
@@ -22,7 +22,7 @@ from lpa_cwm.tracker import CwmTracker, track_clip
 from lpa_cwm.types import Grid, Queries, Sample
 from lpa_cwm.worlds.toy import ToyMotion, ToyWorld, toy_clip, toy_truth
 
-RULE = Calibration((1.0, 0.0, 3.0), (2.0, -1.0, 5.0))
+RULE = Calibration((2.0, -1.0, 0.5, 5.0))
 
 
 def estimates(count: int = 4000) -> Estimates:
@@ -34,21 +34,19 @@ def estimates(count: int = 4000) -> Estimates:
     return Estimates(x, x[:, 1].exp(), visible, error.where(visible, torch.inf))
 
 
-def test_unknown_evidence_counts_as_the_least() -> None:
+def test_evidence_is_relative_to_the_frame_and_has_a_value_where_it_is_unknown() -> None:
     result = PairResult.empty(torch.zeros(2, 2))
-    result.native_strength[0] = 0.1
-    expected = torch.full((2, len(EVIDENCE)), float(np.log(MIN_EVIDENCE)))
-    expected[0, 0] = float(np.log(0.1))
-    torch.testing.assert_close(evidence(result), expected)
+    result.native_strength[0], result.spread[0] = 0.1, 6.0
+    expected = torch.tensor(UNKNOWN).log().repeat(2, 1)
+    expected[0, 0], expected[0, 2] = float(np.log(0.1)), float(np.log(2.0))
+    torch.testing.assert_close(evidence(result, (512, 1152)), expected)
 
 
-def test_probabilities_are_two_logistic_regressions() -> None:
+def test_confidence_is_a_logistic_regression() -> None:
     x = torch.randn(7, len(EVIDENCE), generator=torch.Generator().manual_seed(0))
-    visible, found = probabilities(RULE, x)
-    for row in range(7):
-        assert visible[row].item() == pytest.approx(1 / (1 + np.exp(-(x[row, 0].item() + 3))), rel=1e-5)
-        logit = 2 * x[row, 0].item() - x[row, 1].item() + 5
-        assert found[row].item() == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
+    for row, found in zip(x.tolist(), confidence(RULE, x).tolist(), strict=True):
+        logit = 2 * row[0] - row[1] + 0.5 * row[2] + 5
+        assert found == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
 
 
 def test_appearance_is_compared_in_each_frames_own_pixels() -> None:

@@ -20,14 +20,12 @@ WORLD, ADJUDICATOR = "learned", "lpa"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Two logistic regressions of `estimates.EVIDENCE`, and the rule of visibility; see `lpa_cwm.estimates`."""
+    """A logistic regression of `estimates.EVIDENCE`, and the rule of visibility; see `lpa_cwm.estimates`."""
 
-    visible: tuple[float, ...]
-    """Weights of the evidence, then the bias: whether the point can be seen."""
-    found: tuple[float, ...]
-    """The same: whether the point is visible and found."""
+    weights: tuple[float, ...]
+    """Weights of the evidence, then the bias: whether the point is visible and found."""
     threshold: float = 0.5
-    """A point counts as visible if the mean of both probabilities is at least this."""
+    """A point counts as visible if its confidence is at least this."""
 
 
 @dataclass(frozen=True)

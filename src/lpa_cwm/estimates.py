@@ -1,9 +1,9 @@
 """Estimates of all tracks in one frame, and the calibrated probability that a point is visible and found.
 
-Two logistic regressions (Platt scaling: Platt, 1999) read what the tracker knows about an estimate. The first gives the
-probability that the point can be seen in the frame; the second, the *confidence*, that it can be seen and lies within
-eight pixels of the estimate at a frame size of 256 x 256. What is reported as visible depends on both, as in TAPIR
-(Doersch et al., 2023): a point that is probably lost is not called visible. `lpa-cwm train confidence` fits them.
+A logistic regression (Platt scaling: Platt, 1999) reads what the tracker knows about an estimate. It gives the
+*confidence*: the probability that the point can be seen in the frame and lies within eight pixels of the estimate at a
+frame size of 256 x 256. A point is reported as visible if its confidence is large enough. So, as in TAPIR (Doersch et
+al., 2023), a point that is probably lost is not called visible. `lpa-cwm train confidence` fits the regression.
 """
 
 import math
@@ -19,8 +19,10 @@ from lpa_cwm.pair_tracking import PairResult
 from lpa_cwm.probe import ObservedPair
 from lpa_cwm.types import Tracks
 
-EVIDENCE = ("native_strength", "color_change")
-"""Fields of `PairResult` that the regressions read, each by its logarithm."""
+EVIDENCE = ("native_strength", "color_change", "spread")
+"""Fields of `PairResult` that the regression reads, each by its logarithm; the spread at a frame size of 256 x 256."""
+UNKNOWN = (1e-3, 1e-3, 256.0)
+"""What counts where a field is not known."""
 PATCH_SAMPLES, SAMPLE_STEP = 9, 2.0
 """Side of the compared squares in samples, and their distance in pixels at a frame size of 256 x 256."""
 SIZE = 256
@@ -47,26 +49,18 @@ def sampling_step(hw: HW) -> float:
     return max(1.0, SAMPLE_STEP * math.prod(hw) ** 0.5 / SIZE)
 
 
-def evidence(result: PairResult) -> Float[Tensor, "n e"]:
-    """Logarithms of `EVIDENCE`; unknown values count as `MIN_EVIDENCE`."""
-    values = torch.stack([getattr(result, name) for name in EVIDENCE], dim=1)
-    return values.nan_to_num(MIN_EVIDENCE).clamp(min=MIN_EVIDENCE).log()
+def evidence(result: PairResult, hw: HW) -> Float[Tensor, "n e"]:
+    """Logarithms of `EVIDENCE` of estimates in a frame of this size."""
+    relative = replace(result, spread=result.spread * (SIZE / math.prod(hw) ** 0.5))
+    values = torch.stack([getattr(relative, name) for name in EVIDENCE], dim=1)
+    unknown = constant(UNKNOWN, values.dtype, values.device)
+    return torch.where(values.isnan(), unknown, values).clamp(min=MIN_EVIDENCE).log()
 
 
-def probabilities(
-    calibration: Calibration, evidence: Float[Tensor, "n e"]
-) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    """Probabilities that each point is visible, and that it is visible and found."""
-    weights = constant((calibration.visible, calibration.found), evidence.dtype, evidence.device)
-    visible, found = (evidence @ weights[:, :-1].T + weights[:, -1]).sigmoid().unbind(1)
-    return visible, found
-
-
-def called_visible(
-    calibration: Calibration, visible: Float[Tensor, "n"], found: Float[Tensor, "n"]
-) -> Bool[Tensor, "n"]:
-    """Whether each point is reported as visible: if the mean of both probabilities reaches the threshold."""
-    return (visible + found) / 2 >= calibration.threshold
+def confidence(calibration: Calibration, evidence: Float[Tensor, "n e"]) -> Float[Tensor, "n"]:
+    """Probability that each point is visible and found."""
+    weights = constant(calibration.weights, evidence.dtype, evidence.device)
+    return (evidence @ weights[:-1] + weights[-1]).sigmoid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +94,23 @@ class FrameEstimate:
         evidence = torch.full((tracks, len(EVIDENCE)), torch.nan)
         return cls(place, hidden, strength, support, spread, confidence, evidence)
 
-    def set_rows(self, rows: Int[Tensor, "k"], result: PairResult, config: TrackerConfig) -> None:
+    def set_rows(self, rows: Int[Tensor, "k"], result: PairResult, hw: HW, config: TrackerConfig) -> None:
         """Store the results of some tracks, and decide which are visible.
 
         Args:
             rows: Numbers of the tracks.
             result: Their endpoints.
+            hw: Height and width of the frame.
             config: Has the calibration, or the strength, from which a point counts as visible.
         """
-        known = evidence(result)
+        known = evidence(result, hw)
         values = {name: getattr(result, name) for name in ("xy", "strength", "support", "spread")}
         values["evidence"] = known
         if config.calibration is None:
             values["visible"] = result.strength >= config.visibility_threshold
         else:
-            visible, values["confidence"] = probabilities(config.calibration, known)
-            values["visible"] = called_visible(config.calibration, visible, values["confidence"])
+            values["confidence"] = confidence(config.calibration, known)
+            values["visible"] = values["confidence"] >= config.calibration.threshold
         # One copy: each makes the host wait for a GPU.
         flat = [value.view(len(rows), -1) for value in values.values()]
         columns = torch.cat(flat, dim=1).cpu().split([value.shape[1] for value in flat], dim=1)

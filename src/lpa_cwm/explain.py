@@ -119,7 +119,7 @@ def explain(
         xy = query.xy[:1].to(tracker.device)
         _, pair, found = next(first_pass(observed, xy))
         candidates, result = found.by_path(target - start), FrameEstimate.empty(1)
-        result.set_rows(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), tracker.config)
+        result.set_rows(torch.zeros(1, dtype=torch.long), tracker.track_pair(observed, xy), clip.hw, tracker.config)
     assert candidates.path is not None
     gap = candidates.path[0, :, 0].exp2().round().int()
     sources = [observed] if observed else source_pairs(tracker, clip, target, start, gap, frames)
@@ -210,7 +210,7 @@ def visibility_rule(config: TrackerConfig) -> str:
     if config.calibration is None:
         return f"visible from a strength of {config.visibility_threshold:g}"
     least = f"{config.calibration.threshold:.0%}"
-    return f"visible if its mean with the probability of being in sight is at least {least}"
+    return f"visible if at least {least}"
 
 
 def predicted_targets(sources: list[ObservedPair]) -> Float[Tensor, "m 3 h w"] | None:

@@ -162,7 +162,7 @@ class OnlineTracker:
             result, others = self._first_pass(name, pair, xy, rows, by_sources, candidates)
             result = self._reevaluate(name, pair, xy, rows, result, others)
             result = compare_appearance(pair, xy, result)
-            estimate.set_rows(rows, result, self.config)
+            estimate.set_rows(rows, result, pair.target.hw, self.config)
             if self.config.gaps:
                 self._hold_hidden(name, rows, estimate)
         return estimate

@@ -1,6 +1,6 @@
-"""Calibration of confidence: the tracker runs over annotated clips, then two logistic regressions are fitted.
+"""Calibration of confidence: the tracker runs over annotated clips, then a logistic regression is fitted.
 
-The regressions are fitted on four fifths of the clips and evaluated on the others.
+It is fitted on four fifths of the clips and evaluated on the others.
 """
 
 import json
@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 from lpa_cwm import registry
 from lpa_cwm.config import Calibration
 from lpa_cwm.errors import InputError
-from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, EstimateTable, called_visible, probabilities
+from lpa_cwm.estimates import EVIDENCE, FOUND_WITHIN, EstimateTable, confidence
 from lpa_cwm.evaluation.predict import Method, manifest_of
 from lpa_cwm.files import atomic_write, pin_settings, share_pieces
 from lpa_cwm.geometry import rescale
@@ -122,16 +122,13 @@ def fit_logistic(x: Float[Tensor, "s e"], label: Bool[Tensor, "s"]) -> tuple[flo
 
 
 def fit(estimates: Estimates) -> Calibration:
-    """Both regressions."""
-    return Calibration(
-        fit_logistic(estimates.evidence, estimates.visible), fit_logistic(estimates.evidence, estimates.found)
-    )
+    """The regression of what is visible and found."""
+    return Calibration(fit_logistic(estimates.evidence, estimates.found))
 
 
 def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float]:
     """How well the reported visibility agrees with the truth."""
-    visible, found = probabilities(calibration, estimates.evidence)
-    said, seen = called_visible(calibration, visible, found), estimates.visible
+    said, seen = confidence(calibration, estimates.evidence) >= calibration.threshold, estimates.visible
     hit, missed = said & estimates.found, seen & ~(said & estimates.found)
     return {
         "accuracy": (said == seen).double().mean().item(),
@@ -142,26 +139,26 @@ def agreement(calibration: Calibration, estimates: Estimates) -> dict[str, float
 
 def evaluate(calibration: Calibration, estimates: Estimates) -> dict[str, Any]:
     """Ranking and reliability of the confidence, and rank correlations of confidence and spread with the error."""
-    _, confidence = probabilities(calibration, estimates.evidence)
-    seen, curve = estimates.visible, bins(confidence, estimates)
+    confident = confidence(calibration, estimates.evidence)
+    seen, curve = estimates.visible, bins(confident, estimates)
     return {
-        "estimates": len(confidence),
+        "estimates": len(confident),
         **agreement(calibration, estimates),
-        "auc": area_under_curve(confidence, estimates.found),
+        "auc": area_under_curve(confident, estimates.found),
         "calibration_error": sum(abs(one["confidence"] - one["found"]) * one["share"] for one in curve),
-        "rank_confidence_error": -rank_correlation(confidence[seen], estimates.error[seen]),
+        "rank_confidence_error": -rank_correlation(confident[seen], estimates.error[seen]),
         "rank_spread_error": rank_correlation(estimates.spread[seen].nan_to_num(), estimates.error[seen]),
         "reliability": curve,
     }
 
 
-def bins(confidence: Float[Tensor, "s"], estimates: Estimates) -> list[dict[str, float]]:
+def bins(confident: Float[Tensor, "s"], estimates: Estimates) -> list[dict[str, float]]:
     """The reliability curve: mean confidence and share of found points, by tenths of the confidence."""
-    number = (confidence * BINS).long().clamp(max=BINS - 1)
+    number = (confident * BINS).long().clamp(max=BINS - 1)
     rows = [number == one for one in range(BINS)]
     return [
         {
-            "confidence": confidence[row].mean().item(),
+            "confidence": confident[row].mean().item(),
             "found": estimates.found[row].double().mean().item(),
             "share": row.double().mean().item(),
         }
