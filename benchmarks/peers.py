@@ -2,10 +2,10 @@
 
 python benchmarks/peers.py [clip.mp4] --trackers lpa uniform dis lk [--points 16 64 256] [--plot cost.png]
 
-A tracker is an adjudicator (`lpa`), one with a world model (`lpa@opt-cwm`), or any baseline that runs here, also those
-that `lpa-cwm list-trackers` runs from a checkout. `--checkouts cotracker3=FOLDER tapir=FOLDER locotrack=FOLDER` runs
-the official code in these folders with random weights, on which its speed does not depend (`peer_worker.py`);
-`cotracker3=FOLDER=FILE` loads a checkpoint.
+A tracker is an adjudicator (`lpa`; `lpa-direct` without candidates from earlier frames), one with a world model
+(`lpa@opt-cwm`), or any baseline that runs here, also those that `lpa-cwm list-trackers` runs from a checkout.
+`--checkouts cotracker3=FOLDER tapir=FOLDER locotrack=FOLDER` runs the official code in these folders with random
+weights, on which its speed does not depend (`peer_worker.py`); `cotracker3=FOLDER=FILE` loads a checkpoint.
 
 The time of a frame is that of a clip of `frames` frames minus that of one of two, divided by the frames between:
 loading and first frames do not count. Seconds are those of processors, of worker processes too, because they do not
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import tyro
@@ -52,12 +52,19 @@ class Case(NamedTuple):
     frames: int
 
 
+def is_ours(name: str) -> bool:
+    """Whether a tracker asks a world model."""
+    return name.partition("@")[0].removesuffix("-direct") in ADJUDICATORS
+
+
 def load_named(name: str, workers: int) -> Tracker:
-    """`lpa`, `lpa@opt-cwm` or a baseline."""
-    adjudicator, _, world = name.partition("@")
-    if adjudicator in ADJUDICATORS:
-        return lc.load(adjudicator, world or WORLD, workers=workers)
-    return lc.load(adjudicator)
+    """`lpa`, `lpa-direct`, `lpa@opt-cwm` or a baseline."""
+    if not is_ours(name):
+        return lc.load(name)
+    tracker, _, world = name.partition("@")
+    adjudicator = tracker.removesuffix("-direct")
+    settings: dict[str, Any] = {} if tracker == adjudicator else {"gaps": ()}
+    return lc.load(adjudicator, world or WORLD, workers=workers, **settings)
 
 
 def load_checkout(text: str) -> tuple[str, Tracker]:
@@ -137,7 +144,7 @@ class Peers:
     def loaded(self) -> Iterator[tuple[str, Tracker]]:
         """Trackers by the names of their rows."""
         for name in self.trackers:
-            ours = name.partition("@")[0] in ADJUDICATORS
+            ours = is_ours(name)
             for workers in self.workers if ours else (1,):
                 yield row_name(name, workers), load_named(name, workers)
         for text in self.checkouts:
@@ -191,7 +198,7 @@ class Peers:
         """How many times faster our trackers are with more threads, by the clock."""
         first, *more = self.workers
         for name in self.trackers if more else ():
-            for workers in more if name.partition("@")[0] in ADJUDICATORS else ():
+            for workers in more if is_ours(name) else ():
                 for points in self.points:
                     one, many = (found[Case(row_name(name, count), points, 0)].clock for count in (first, workers))
                     print(f"\n{name}, {points} points: {workers} workers are {one / many:.2f} times as fast as {first}")
