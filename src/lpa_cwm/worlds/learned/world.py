@@ -21,7 +21,7 @@ from lpa_cwm.worlds.learned.network import LearnedNetwork, LearnedScene
 from lpa_cwm.worlds.learned.render import CarriedModes, RadialBump, render, splat, splat_pairs
 
 FILE = "world-learned.safetensors"
-CALIBRATION = Calibration(weights=(1.3255, -0.9228, -0.7197, 2.9911), threshold=0.25)
+CALIBRATION = Calibration(weights=(1.3255, -0.9228, -0.7197, 2.9911), threshold=0.2)
 """Fitted on simulated clips and on annotated natural video by `lpa-cwm train confidence`; the threshold was chosen on
 real video."""
 DEFAULTS = TrackerConfig(
