@@ -33,8 +33,9 @@ SHOWN = ("coverage", "dca_avg", "cts_4", "vis_ba", "of1", "lcc", "aj", "delta_av
 """Columns of the page, and those of which it shows intervals."""
 INTERVALS = ("dca_avg", "cts_4", "vis_ba", "aj", "delta_avg")
 COMPARED = ("dca_avg", "coverage", "cts_4", "vis_ba", "aj", "delta_avg")
-RIVALS = ("uniform (temporal)", "lpa (direct)", "dis-gaps", "lk")
-"""Rows that LPA through time is compared with."""
+RIVALS = ("uniform (temporal)", "lpa (direct)", "dis-gaps", "raft-small-gaps", "lk")
+DIRECT_RIVALS = {"uniform (direct)": "uniform weights", "raft": "RAFT", "dis": "DIS"}
+"""Rows that LPA through time is compared with, and those for LPA without further sources."""
 HALVED = ("dca_avg", "aj", "delta_avg", "oa", "vis_ba")
 COLUMNS = ("coverage", "dca_avg", "cts_4", "vis_ba", "lcc", "aj", "delta_avg", "oa", "ad", "md")
 
@@ -99,12 +100,19 @@ def page_tables(scored: MethodSet) -> dict[str, list[str]]:
         halves = [("", *(METRICS[name].label for name in HALVED))]
         halves += [(shown_name(one.method), *half_texts(one)) for one in (ours, *(found[name] for name in rivals))]
         tables |= {"davis-minus": table(*minus), "davis-halves": table(*halves)}
-    if {"lpa (direct)", "uniform (direct)"} <= found.keys():
-        names = ("dca_avg", "coverage", "cts_4", "vis_ba", "of1", "lcc")
-        texts = difference_texts(found["lpa (direct)"], found["uniform (direct)"], names)
-        told = ", ".join(f"{METRICS[name].label} {text}" for name, text in zip(names, texts, strict=True))
-        tables["davis-direct"] = [f"Direct, LPA minus uniform weights: {told}."]
+    if direct := found.get("lpa (direct)"):
+        present = [name for name in DIRECT_RIVALS if name in found]
+        sentences = (direct_sentence(direct, found[name], DIRECT_RIVALS[name]) for name in present)
+        tables["davis-direct"] = "\n\n".join(sentences).split("\n")
     return tables
+
+
+def direct_sentence(direct: Scores, rival: Scores, shown: str) -> str:
+    """Differences of LPA without further sources from another direct method."""
+    names = ("dca_avg", "coverage", "cts_4", "vis_ba", "of1", "lcc", "aj", "delta_avg")
+    texts = difference_texts(direct, rival, names)
+    told = ", ".join(f"{METRICS[name].label} {text}" for name, text in zip(names, texts, strict=True))
+    return f"Direct, LPA minus {shown}: {told}."
 
 
 def shown_name(method: str) -> str:
