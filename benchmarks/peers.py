@@ -28,6 +28,7 @@ from tyro.conf import Positional
 
 import lpa_cwm as lc
 from lpa_cwm.baselines.worker import ExternalRepo, WorkerClient, WorkerTracker
+from lpa_cwm.cli.main import keep_freed_memory
 from lpa_cwm.config import ADJUDICATORS, WORLD
 from lpa_cwm.protocols import Tracker
 from lpa_cwm.registry import bundled_clip
@@ -122,6 +123,8 @@ class Peers:
     """Picture of the cost against the number of points, and of frames if there are `lengths`."""
 
     def run(self) -> None:
+        # As the command line does.
+        keep_freed_memory()
         torch.set_num_threads(1)
         whole = lc.read(self.clip) if self.clip else bundled_clip("learned")
         loaded = dict(self.loaded())
