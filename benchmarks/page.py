@@ -56,10 +56,9 @@ class Page:
             page.wait_for_function("n => document.querySelectorAll('#legend li').length == n", arg=number + 1)
             page.locator("#target input[type=number]").fill(str(5 + 2 * number))
             # Leaving the field asks.
-            for times, seconds in zip(
-                (first, fresh), self.timed(page, lambda: page.keyboard.press("Tab")), strict=True
-            ):
-                times.append(seconds)
+            answer, result = self.timed(page, lambda: page.keyboard.press("Tab"))
+            first.append(answer)
+            fresh.append(result)
             other = number % 2
             known.append(self.timed(page, lambda other=other: page.locator("#method input").nth(other).check())[0])
         print(f"first answer, by the direct path: median {median(first):.2f} s, slowest {max(first):.2f} s")

@@ -480,7 +480,6 @@ def test_a_port_in_use_is_refused():
 PAGE = """
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import gradio
 

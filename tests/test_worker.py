@@ -337,4 +337,7 @@ def test_predictions_are_known_by_their_weights_and_options(place):
 
 def test_workers_speak_old_python():
     """The script runs under the users' interpreters; one of the methods needs 3.8."""
-    ast.parse(Path(worker_script.__file__).read_text(), feature_version=(3, 8))
+    old = (3, 8)
+    assert ast.parse(Path(worker_script.__file__).read_text(), feature_version=old).body
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case 1: pass", feature_version=old)

@@ -35,7 +35,7 @@ def queries_at_once(config: TrackerConfig, size: int, device: str) -> int:
     return max(1, min(int(MEMORY_SHARE * free) // each, MAX_QUERIES))
 
 
-def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]) -> None:
+def accelerate(parts: Iterable[Any], device: str, kinds: Collection[Acceleration]) -> None:
     """Run the networks of a world model and an adjudicator in half precision, or compile them, in place.
 
     A part lists in `networks` those that tolerate rounding. Everything else stays in float32.
@@ -43,23 +43,23 @@ def accelerate(parts: Iterable[Any], device: str, ways: Collection[Acceleration]
     Args:
         parts: World model and adjudicator.
         device: Where they compute.
-        ways: `bfloat16` computes under autocast, results are float32 again; `compile` takes minutes at first.
+        kinds: `bfloat16` computes under autocast, results are float32 again; `compile` takes minutes at first.
     """
-    if not ways:
+    if not kinds:
         return
     known = get_args(Acceleration)
-    if unknown := sorted(set(ways) - set(known)):
+    if unknown := sorted(set(kinds) - set(known)):
         raise InputError(f"{unknown[0]!r} is not a known acceleration; choose among {', '.join(known)}.")
     networks = [network for part in parts for network in getattr(part, "networks", ())]
     if not networks:
         raise InputError(
-            f"{' and '.join(ways)} was asked for, but neither the world model nor the adjudicator has networks; "
+            f"{' and '.join(kinds)} was asked for, but neither the world model nor the adjudicator has networks; "
             "leave out `accelerate`."
         )
     for network in networks:
-        if "bfloat16" in ways:
+        if "bfloat16" in kinds:
             network.forward = in_bfloat16(network.forward, torch.device(device).type)
-        if "compile" in ways:
+        if "compile" in kinds:
             compile_network(network)
 
 

@@ -2,8 +2,9 @@
 
 A logistic regression (Platt scaling: Platt, 1999) reads what the tracker knows about an estimate. It gives the
 *confidence*: the probability that the point can be seen in the frame and lies within eight pixels of the estimate at a
-frame size of 256 x 256. A point is reported as visible if its confidence is large enough. So, as in TAPIR (Doersch et
-al., 2023), a point that is probably lost is not called visible. `lpa-cwm train confidence` fits the regression.
+frame size of 256 x 256. A point is reported as visible if its confidence reaches a threshold. As in TAPIR (Doersch et
+al., 2023), a point that is probably lost is therefore reported as hidden. `lpa-cwm train confidence` fits the
+regression.
 """
 
 import math
@@ -21,14 +22,15 @@ from lpa_cwm.types import Tracks
 
 EVIDENCE = ("native_strength", "color_change", "spread")
 """Fields of `PairResult` that the regression reads, each by its logarithm; the spread at a frame size of 256 x 256."""
-UNKNOWN = (1e-3, 1e-3, 256.0)
-"""What counts where a field is not known."""
+MIN_EVIDENCE = 1e-3
+"""Smaller values count as this one."""
+UNKNOWN = (MIN_EVIDENCE, MIN_EVIDENCE, 256.0)
+"""Values of `EVIDENCE` where they are not known."""
 PATCH_SAMPLES, SAMPLE_STEP = 9, 2.0
 """Side of the compared squares in samples, and their distance in pixels at a frame size of 256 x 256."""
 SIZE = 256
 FOUND_WITHIN = 8.0
 """Pixels at a frame size of 256 x 256."""
-MIN_EVIDENCE = 1e-3
 
 
 def compare_appearance(observed: ObservedPair, xy: Float[Tensor, "n 2"], result: PairResult) -> PairResult:

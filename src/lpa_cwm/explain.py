@@ -131,7 +131,7 @@ def explain(
 def candidates_through_time(
     tracker: CwmTracker, clip: Clip, query: Queries, target: int
 ) -> tuple[Pair, Candidates, FrameEstimate, dict[int, PreparedFrame]]:
-    """The candidate set of the target frame and its result, after tracking up to there, and the last frames."""
+    """The candidate set of the target frame and its result, after tracking up to there, and the latest frames."""
     met: list[tuple[Pair, Candidates]] = []
     online = OnlineTracker(
         tracker.world,
@@ -155,7 +155,7 @@ def source_pairs(
     gap: Int[Tensor, "m"],
     frames: Mapping[int, PreparedFrame],
 ) -> list[ObservedPair]:
-    """The frame pairs that candidates come from, in their order; some frames may be described already."""
+    """The frame pairs that candidates come from, in their order; `frames` are described already."""
     sources = [target - one for one in dict.fromkeys(gap.tolist())]
     described = {
         number: frames[number] if number in frames else prepare(tracker.world, clip[number], tracker.device)

@@ -212,7 +212,7 @@ def in_threads(do: Callable[[Item], Result], items: Sequence[Item], workers: int
 class computed_once(Generic[Result]):
     """An attribute that is computed when it is first read, like `functools.cached_property`.
 
-    Before Python 3.12 that one holds a lock of all instances meanwhile, so that threads would wait for each other.
+    Before Python 3.12, `cached_property` holds one lock for all instances while it computes, and threads wait for it.
     """
 
     def __init__(self, compute: Callable[[Any], Result]) -> None:

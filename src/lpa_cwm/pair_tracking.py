@@ -347,7 +347,10 @@ class NativeRefiner:
         return NativeEndpoint(*(torch.cat([getattr(p, entry.name) for p in parts]) for entry in fields(NativeEndpoint)))
 
     def try_others(self, found: NativeEndpoint, sources: Sequence[PointSource], others: Float[Tensor, "n k 2"]) -> None:
-        """Replace endpoints by others that lie far from them, or are NaN, if the response there is stronger."""
+        """Replace each endpoint by another one that lies far from it, if the response there is stronger.
+
+        NaN stands for an endpoint that does not exist.
+        """
         rows, number = ((others - found.xy[:, None]).abs().amax(-1) > MAX_SHARED_DISTANCE).nonzero(as_tuple=True)
         if len(rows) == 0:
             return

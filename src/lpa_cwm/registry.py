@@ -215,7 +215,7 @@ def _adm(device: str) -> "ScoreModel":
     return load_adm(ADM.path(next(iter(ADM.paths()))), half=torch.device(device).type != "cpu")
 
 
-_LEARNED = {"weights": ("world-learned.safetensors",), "version": "2"}
+_LEARNED = {"weights": ("world-learned.safetensors",), "version": "3"}
 WORLDS = {
     "toy": Entry(_toy),
     "learned": Entry(_learned, **_LEARNED),

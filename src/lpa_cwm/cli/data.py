@@ -144,8 +144,8 @@ class Cache(JsonOption, PresetOption, ScoreModelOption):
     """Minimum and maximum number of frames between source and target; 1 to 12 unless given, adjacent frames with
     --preset paper. Records give adjacent frames only."""
     rollouts: Literal["none", "uniform", "lpa"] = "none"
-    """Record whole tracks instead of pairs: the candidate sets that a tracker with this adjudicator meets on its way
-    through a clip, from all its sources. Annotated videos only."""
+    """Record whole tracks instead of pairs: all candidate sets that a tracker with this adjudicator weighs in a clip.
+    Annotated videos only."""
     model: WorldOption = field(default_factory=WorldOption)
     """World model, adjudicator and device."""
     parallel: WorkerOptions = field(default_factory=WorkerOptions)
